@@ -1,0 +1,73 @@
+// Package boot is what a backend tells its agent before anything else, as the
+// first message on the control socket. Both sides are built from one tree, so
+// the format has no version: an agent that cannot read it ends.
+package boot
+
+import (
+	"encoding/json"
+	"fmt"
+)
+
+// Config is the first message. Descriptors travel beside it, one for each name
+// in Files, in order.
+type Config struct {
+	// User is the name of the user that payloads run as, Home its directory.
+	User string `json:"user"`
+	Home string `json:"home"`
+	// Dir is the working directory of commands that name none.
+	Dir string `json:"dir"`
+	// Path is the PATH of commands.
+	Path string `json:"path"`
+	// TempDir is TMPDIR; empty for /tmp.
+	TempDir string `json:"tempDir,omitempty"`
+	// Limits on each payload by rlimit, for hosts without cgroups; 0 is none.
+	// Processes counts all of the sandbox's processes (RLIMIT_NPROC in its own
+	// user namespace), DataBytes is per process (RLIMIT_DATA).
+	Processes int   `json:"processes,omitempty"`
+	DataBytes int64 `json:"dataBytes,omitempty"`
+	// Mark makes the agent start commands through its exec mode, which marks
+	// them so that their tree can be found without a cgroup.
+	Mark bool `json:"mark,omitempty"`
+	// Shared is true where the agent's namespaces are the host's (passthrough):
+	// the agent then only ever signals processes that carry its own marks.
+	Shared bool `json:"shared,omitempty"`
+	// EgressAddress, when not empty, is where the agent opens the egress
+	// listener that it hands to the host in its hello.
+	EgressAddress string `json:"egressAddress,omitempty"`
+	// Files names the descriptors: CgroupDir, TasksPrefix + anything.
+	Files []string `json:"files,omitempty"`
+}
+
+// Names of descriptors.
+const (
+	// CgroupDir is a cgroup v2 directory in which the agent makes one cgroup per
+	// command.
+	CgroupDir = "cgroup"
+	// TasksPrefix begins the name of a cgroup v1 `tasks` file, open for writing,
+	// that the thread that starts commands has to join.
+	TasksPrefix = "tasks:"
+)
+
+// MaxBytes bounds the encoded Config.
+const MaxBytes = 64 << 10
+
+// Encode gives the message.
+func (c Config) Encode() ([]byte, error) {
+	out, err := json.Marshal(c)
+	if err != nil {
+		return nil, fmt.Errorf("encode boot message: %w", err)
+	}
+	if len(out) > MaxBytes {
+		return nil, fmt.Errorf("boot message has %d bytes, more than %d", len(out), MaxBytes)
+	}
+	return out, nil
+}
+
+// Decode reads the message.
+func Decode(data []byte) (Config, error) {
+	var c Config
+	if err := json.Unmarshal(data, &c); err != nil {
+		return Config{}, fmt.Errorf("decode boot message: %w", err)
+	}
+	return c, nil
+}

@@ -1,0 +1,289 @@
+// Package state keeps berm's own directory on the host: who is alive, and which
+// sandboxes were begun, so that a later opening can remove what a killed host
+// process has left behind and never touches what is still in use.
+//
+// owners/<instance>.lock is held by flock as long as its process lives;
+// sandboxes/<id>.json is written before a machine is made and removed after it
+// is gone.
+package state
+
+import (
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+)
+
+const (
+	ownersDir    = "owners"
+	sandboxesDir = "sandboxes"
+	lockSuffix   = ".lock"
+	intentSuffix = ".json"
+)
+
+// DefaultDir is where berm keeps its state when nobody says otherwise: /run/berm
+// for root, else $XDG_RUNTIME_DIR/berm, else /tmp/berm-UID.
+func DefaultDir() string {
+	if os.Geteuid() == 0 {
+		return "/run/berm"
+	}
+	if dir := os.Getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(dir) {
+		return filepath.Join(dir, "berm")
+	}
+	return filepath.Join("/tmp", fmt.Sprintf("berm-%d", os.Geteuid()))
+}
+
+// Dir is an opened state directory. Its methods may be called concurrently, also
+// from several processes.
+type Dir struct {
+	path string
+}
+
+// Open makes the directory if needed and checks that it is the caller's alone: a
+// directory that is a link, belongs to another or is open to others is refused.
+func Open(path string) (*Dir, error) {
+	if !filepath.IsAbs(path) {
+		return nil, fmt.Errorf("state directory %q is not absolute", path)
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return nil, fmt.Errorf("state directory: %w", err)
+	}
+	for _, dir := range []string{path, filepath.Join(path, ownersDir), filepath.Join(path, sandboxesDir)} {
+		if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+			return nil, fmt.Errorf("state directory: %w", err)
+		}
+		if err := private(dir); err != nil {
+			return nil, err
+		}
+	}
+	return &Dir{path: path}, nil
+}
+
+// private checks one directory's owner and mode.
+func private(dir string) error {
+	info, err := os.Lstat(dir)
+	if err != nil {
+		return fmt.Errorf("state directory: %w", err)
+	}
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	switch {
+	case !info.IsDir():
+		return fmt.Errorf("state directory %s is not a directory", dir)
+	case ok && int(stat.Uid) != os.Geteuid():
+		return fmt.Errorf("state directory %s belongs to uid %d", dir, stat.Uid)
+	case info.Mode().Perm()&0o077 != 0:
+		return fmt.Errorf("state directory %s has mode %04o; it must be 0700", dir, info.Mode().Perm())
+	}
+	return nil
+}
+
+// Path is the directory's absolute path.
+func (d *Dir) Path() string { return d.path }
+
+// Owner is this process's claim to the sandboxes that it makes. Its methods may
+// be called concurrently.
+type Owner struct {
+	dir      *Dir
+	instance string
+	lock     *os.File
+}
+
+// Claim makes a new owner.
+func (d *Dir) Claim() (*Owner, error) {
+	for {
+		instance := NewID()
+		lock, err := d.lockOwner(instance, os.O_CREATE|os.O_EXCL)
+		if err != nil {
+			return nil, fmt.Errorf("claim state directory: %w", err)
+		}
+		if lock != nil {
+			return &Owner{dir: d, instance: instance, lock: lock}, nil
+		}
+	}
+}
+
+// lockOwner takes an owner's lock without waiting. It returns nil when somebody
+// else has it, or when the file was removed between opening and locking: a
+// sweep that saw the new file unlocked may have done that.
+func (d *Dir) lockOwner(instance string, flags int) (*os.File, error) {
+	path := filepath.Join(d.path, ownersDir, instance+lockSuffix)
+	file, err := os.OpenFile(path, os.O_RDWR|syscall.O_CLOEXEC|syscall.O_NOFOLLOW|flags, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		closeErr := file.Close()
+		if errors.Is(err, syscall.EWOULDBLOCK) {
+			return nil, closeErr
+		}
+		return nil, errors.Join(err, closeErr)
+	}
+	held, heldErr := file.Stat()
+	named, namedErr := os.Stat(path)
+	if heldErr != nil || namedErr != nil || !os.SameFile(held, named) {
+		return nil, file.Close()
+	}
+	return file, nil
+}
+
+// Instance is the owner's name.
+func (o *Owner) Instance() string { return o.instance }
+
+// intent is the content of sandboxes/<id>.json.
+type intent struct {
+	ID       string    `json:"id"`
+	Owner    string    `json:"owner"`
+	Backend  string    `json:"backend"`
+	PID      int       `json:"pid"`
+	Recorded time.Time `json:"recorded"`
+}
+
+// Intend records that a sandbox is about to be made. It must succeed before
+// anything of the sandbox exists.
+func (o *Owner) Intend(id, backend string) error {
+	data, err := json.Marshal(intent{ID: id, Owner: o.instance, Backend: backend, PID: os.Getpid(), Recorded: time.Now().UTC()})
+	if err != nil {
+		return fmt.Errorf("record sandbox: %w", err)
+	}
+	path := o.dir.intentPath(id)
+	if err := os.WriteFile(path+".tmp", data, 0o600); err != nil {
+		return errors.Join(fmt.Errorf("record sandbox: %w", err), removeFile(path+".tmp"))
+	}
+	if err := os.Rename(path+".tmp", path); err != nil {
+		return errors.Join(fmt.Errorf("record sandbox: %w", err), removeFile(path+".tmp"))
+	}
+	return nil
+}
+
+// Forget removes the record of a sandbox of which nothing is left.
+func (o *Owner) Forget(id string) error { return removeFile(o.dir.intentPath(id)) }
+
+// Close gives up the claim and removes its lock file.
+func (o *Owner) Close() error {
+	err := removeFile(o.lock.Name())
+	return errors.Join(err, o.lock.Close())
+}
+
+func (d *Dir) intentPath(id string) string {
+	return filepath.Join(d.path, sandboxesDir, id+intentSuffix)
+}
+
+// Orphans are the sandboxes of one dead owner. Holding it keeps other sweeps
+// away.
+type Orphans struct {
+	dir  *Dir
+	lock *os.File
+	// IDs are the sandboxes that the owner had begun on the backend.
+	IDs []string
+	// others is true when the owner had sandboxes on another backend too.
+	others bool
+}
+
+// Orphans finds dead owners that had sandboxes on a backend, and dead owners
+// that had none at all. The caller ends each with Release.
+func (d *Dir) Orphans(backend string) ([]*Orphans, error) {
+	intents, err := d.intents()
+	if err != nil {
+		return nil, err
+	}
+	locks, err := os.ReadDir(filepath.Join(d.path, ownersDir))
+	if err != nil {
+		return nil, fmt.Errorf("list owners: %w", err)
+	}
+	var found []*Orphans
+	for _, entry := range locks {
+		instance, ok := strings.CutSuffix(entry.Name(), lockSuffix)
+		if !ok {
+			continue
+		}
+		lock, err := d.lockOwner(instance, 0)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return found, fmt.Errorf("look at owner %s: %w", instance, err)
+		}
+		if lock == nil {
+			continue
+		}
+		orphans := &Orphans{dir: d, lock: lock}
+		for _, in := range intents {
+			switch {
+			case in.Owner != instance:
+			case in.Backend == backend:
+				orphans.IDs = append(orphans.IDs, in.ID)
+			default:
+				orphans.others = true
+			}
+		}
+		found = append(found, orphans)
+	}
+	return found, nil
+}
+
+// intents reads every record. A record that cannot be read is skipped: a half
+// written one has nothing behind it, since it is renamed into place first.
+func (d *Dir) intents() ([]intent, error) {
+	entries, err := os.ReadDir(filepath.Join(d.path, sandboxesDir))
+	if err != nil {
+		return nil, fmt.Errorf("list sandboxes: %w", err)
+	}
+	var out []intent
+	for _, entry := range entries {
+		if !strings.HasSuffix(entry.Name(), intentSuffix) {
+			continue
+		}
+		data, err := os.ReadFile(filepath.Join(d.path, sandboxesDir, entry.Name()))
+		if err != nil {
+			continue
+		}
+		var in intent
+		if json.Unmarshal(data, &in) == nil && in.ID+intentSuffix == entry.Name() {
+			out = append(out, in)
+		}
+	}
+	return out, nil
+}
+
+// Release ends the hold. When swept is true the records are removed, and the
+// lock file too unless the owner had sandboxes on another backend.
+func (o *Orphans) Release(swept bool) error {
+	var errs []error
+	if swept {
+		for _, id := range o.IDs {
+			errs = append(errs, removeFile(o.dir.intentPath(id)), removeFile(o.dir.intentPath(id)+".tmp"))
+		}
+		if !o.others {
+			errs = append(errs, removeFile(o.lock.Name()))
+		}
+	}
+	return errors.Join(append(errs, o.lock.Close())...)
+}
+
+// NewID gives 20 random characters of [a-z0-9], about 103 bits.
+func NewID() string {
+	const alphabet = "abcdefghijklmnopqrstuvwxyz0123456789"
+	id := make([]byte, 0, 20)
+	buf := make([]byte, 32)
+	for len(id) < cap(id) {
+		// crypto/rand.Read never fails; it ends the program instead.
+		_, _ = rand.Read(buf)
+		for _, b := range buf {
+			// 252 is the largest multiple of 36 in a byte: no character is likelier.
+			if b < 252 && len(id) < cap(id) {
+				id = append(id, alphabet[int(b)%len(alphabet)])
+			}
+		}
+	}
+	return string(id)
+}
+
+func removeFile(path string) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}

@@ -79,7 +79,10 @@ type Spec struct {
 	// Mounts are in the order in which they must be made. Destinations are clean,
 	// absolute, distinct and not nested.
 	Mounts []Mount
-	// Limits has every default filled in.
+	// WorkRoot is the working directory of commands that name none; one of the
+	// mounts is there.
+	WorkRoot string
+	// Limits has every default filled in; a zero field is not limited.
 	Limits Limits
 	// Network is how the machine reaches the outside.
 	Network Network
@@ -113,9 +116,9 @@ const (
 	NetworkHost Network = "host"
 )
 
-// Limits bound one machine's payloads together. A zero means "not said"; berm
-// fills the default before a driver sees it, except where the default cannot be
-// enforced.
+// Limits bound one machine's payloads together. Zero means "not said" in a
+// configuration, where the default then applies if it can be enforced, and "not
+// limited" in a Spec.
 type Limits struct {
 	// MemoryBytes bounds memory, in bytes.
 	MemoryBytes int64 `json:"memoryBytes,omitempty"`

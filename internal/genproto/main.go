@@ -117,4 +117,3 @@ func generate(ctx context.Context, plugin string, request *pluginpb.CodeGenerato
 	}
 	return nil
 }
-

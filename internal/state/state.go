@@ -15,6 +15,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -164,9 +165,14 @@ func (o *Owner) Intend(id, backend string) error {
 // Forget removes the record of a sandbox of which nothing is left.
 func (o *Owner) Forget(id string) error { return removeFile(o.dir.intentPath(id)) }
 
-// Close gives up the claim and removes its lock file.
+// Close gives up the claim. Its lock file goes too, unless sandboxes are still
+// recorded: then a later sweep finds them by it.
 func (o *Owner) Close() error {
-	err := removeFile(o.lock.Name())
+	intents, err := o.dir.intents()
+	ours := func(in intent) bool { return in.Owner == o.instance }
+	if err == nil && !slices.ContainsFunc(intents, ours) {
+		err = removeFile(o.lock.Name())
+	}
 	return errors.Join(err, o.lock.Close())
 }
 

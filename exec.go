@@ -1,0 +1,303 @@
+package berm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"syscall"
+	"time"
+
+	"github.com/berm-dev/berm/driver"
+	"github.com/berm-dev/berm/errdefs"
+	"github.com/berm-dev/berm/internal/agentclient"
+)
+
+const opExec = "exec"
+
+// Exec runs one command to its end. ctx is the command's life: when it ends, the
+// whole tree of the command ends.
+//
+// What the program or its limits did is a Result with a nil error. Otherwise
+// both are returned, the Result holding what is known: NotStarted (which also
+// matches fs.ErrNotExist or fs.ErrPermission for a missing or unusable program),
+// Cancelled or Timeout with ctx, TransportLost, Closed, Protocol. A fault in the
+// Command is Invalid with a nil Result. An error of the caller's own writers is
+// returned when the command has ended, with the Result.
+func (s *Sandbox) Exec(ctx context.Context, command Command) (*Result, error) {
+	run, err := s.start(ctx, command)
+	if run == nil {
+		return nil, err
+	}
+	if err != nil {
+		return run.result, err
+	}
+	return run.wait()
+}
+
+// run is one command under way. It belongs to one goroutine.
+type run struct {
+	sandbox *Sandbox
+	ctx     context.Context //nolint:containedctx // lives only as long as the command
+	cancel  context.CancelFunc
+	command Command
+	timeout time.Duration
+	stream  *agentclient.Stream
+	pid     uint32
+	began   time.Time
+	before  driver.Counters
+	result  *Result
+	out     [2]output
+	// overdue fires when the agent has not ended the command in time by itself.
+	overdue *time.Timer
+}
+
+// agentGrace is how long the agent may take to report a timeout that it has to
+// carry out itself, before the host stops believing in it.
+const agentGrace = 5 * time.Second
+
+// start sends the command and waits until it runs. A nil run means that nothing
+// was sent.
+func (s *Sandbox) start(ctx context.Context, command Command) (*run, error) {
+	if reasons := command.faults(); len(reasons) > 0 {
+		return nil, &errdefs.Error{Kind: errdefs.Invalid, Op: opExec, Backend: s.provider.caps.Backend, Reasons: reasons}
+	}
+	if s.isGone() {
+		return nil, s.failed(ctx, opExec, nil)
+	}
+	r := &run{sandbox: s, command: command, result: &Result{}, began: time.Now()}
+	r.timeout = command.Timeout
+	if r.timeout == 0 {
+		r.timeout = s.provider.cfg.Timeout
+	}
+	r.timeout = max(r.timeout, 0)
+	r.outputs()
+	if s.meter != nil {
+		before, err := s.meter.Counters(ctx)
+		if err != nil {
+			return nil, s.failed(ctx, opExec, err)
+		}
+		r.before = before
+	}
+	r.ctx, r.cancel = context.WithCancel(ctx)
+	if err := r.send(); err != nil {
+		r.finish()
+		return r, err
+	}
+	return r, nil
+}
+
+func (r *run) send() error {
+	stream, err := r.sandbox.client.Start(r.ctx, agentclient.StartRequest{
+		Args: r.command.Args, Dir: r.dir(), Env: r.env(), Stdin: r.command.Stdin != nil,
+		Tag: r.command.Tag, Timeout: r.timeout, KillOnClose: true,
+	})
+	if err != nil {
+		return r.lost(err)
+	}
+	r.stream = stream
+	if r.timeout > 0 {
+		r.overdue = time.AfterFunc(r.timeout+agentGrace, r.cancel)
+	}
+	event, err := stream.Recv()
+	switch {
+	case err != nil:
+		return r.lost(err)
+	case event.End != nil:
+		return r.refused(event.End)
+	}
+	r.pid = event.PID
+	r.feed()
+	return nil
+}
+
+func (r *run) dir() string {
+	if r.command.Dir == "" {
+		return r.sandbox.workDir
+	}
+	return r.sandbox.resolve(r.command.Dir)
+}
+
+func (r *run) env() map[string]string {
+	if len(r.command.Env) == 0 {
+		return r.sandbox.env
+	}
+	env := maps.Clone(r.sandbox.env)
+	maps.Copy(env, r.command.Env)
+	return env
+}
+
+// feed copies the caller's input. The goroutine ends when the command does,
+// unless the caller's Read blocks: that one is the caller's to end.
+func (r *run) feed() {
+	if r.command.Stdin == nil {
+		return
+	}
+	ctx, client, pid, in := r.ctx, r.sandbox.client, r.pid, r.command.Stdin
+	go func() {
+		// A command that ended, or closed its input, does not want the rest; its
+		// end is told by the stream of events.
+		_ = client.Input(ctx, pid, in)
+	}()
+}
+
+// wait receives events until the command's end.
+func (r *run) wait() (*Result, error) {
+	defer r.finish()
+	for {
+		event, err := r.stream.Recv()
+		if err != nil {
+			return r.result, r.lost(err)
+		}
+		r.out[0].write(event.Stdout)
+		r.out[1].write(event.Stderr)
+		if event.End != nil {
+			return r.result, r.ended(event.End)
+		}
+	}
+}
+
+// finish frees what the command used and closes the result.
+func (r *run) finish() {
+	if r.overdue != nil {
+		r.overdue.Stop()
+	}
+	r.cancel()
+	if r.stream != nil {
+		_ = r.stream.Close()
+	}
+	r.result.Stdout, r.result.StdoutDropped = r.out[0].kept, r.out[0].dropped
+	r.result.Stderr, r.result.StderrDropped = r.out[1].kept, r.out[1].dropped
+	if r.result.Duration == 0 {
+		r.result.Duration = time.Since(r.began)
+	}
+}
+
+// lost explains a stream that broke.
+func (r *run) lost(err error) error {
+	cause := r.ctx.Err()
+	late := r.overdue != nil && time.Since(r.began) >= r.timeout+agentGrace
+	r.result.Reason = TransportLost
+	if cause != nil && !late {
+		r.result.Reason = Cancelled
+	}
+	if late {
+		err = errdefs.New(errdefs.TransportLost, opExec, fmt.Sprintf("the agent did not end the command within its timeout of %v", r.timeout))
+	}
+	switch kind := errdefs.KindOf(err); kind {
+	case errdefs.NotStarted, errdefs.Invalid, errdefs.Exhausted:
+		r.result.Reason = NotStarted
+		return r.sandbox.provider.failed(opExec, kind, err)
+	case errdefs.Protocol:
+		return r.sandbox.provider.failed(opExec, kind, err)
+	default:
+		if late {
+			return r.sandbox.provider.failed(opExec, errdefs.TransportLost, err)
+		}
+		return r.sandbox.failed(r.ctx, opExec, err)
+	}
+}
+
+// refused explains a command that never ran.
+func (r *run) refused(end *agentclient.End) error {
+	r.result.Reason = NotStarted
+	var cause error
+	switch end.Reason {
+	case agentclient.EndNotFound:
+		cause = &fs.PathError{Op: opExec, Path: r.command.Args[0], Err: fs.ErrNotExist}
+	case agentclient.EndNotExecutable:
+		cause = &fs.PathError{Op: opExec, Path: r.command.Args[0], Err: fs.ErrPermission}
+	case agentclient.EndBadDirectory:
+		cause = &fs.PathError{Op: "chdir", Path: r.dir(), Err: fs.ErrNotExist}
+	case agentclient.EndProcessLimit:
+		r.result.Reason = ProcessLimit
+		cause = fmt.Errorf("the limit on processes is reached: %w", errdefs.Exhausted)
+	default:
+		cause = errors.New(end.Error)
+	}
+	return &errdefs.Error{Kind: errdefs.NotStarted, Op: opExec, Backend: r.sandbox.provider.caps.Backend, Err: cause}
+}
+
+// ended fills the result from the agent's end event and the host's counters.
+func (r *run) ended(end *agentclient.End) error {
+	r.result.Duration = end.Duration
+	r.result.Lingering = end.Lingering
+	r.result.OutputIncomplete = end.OutputIncomplete
+	switch end.Reason {
+	case agentclient.EndExited:
+		r.result.Reason = Exited
+		code := end.ExitCode
+		r.result.ExitCode = &code
+	case agentclient.EndSignaled:
+		r.result.Reason = Signaled
+		r.result.Signal = syscall.Signal(end.Signal)
+	case agentclient.EndTimedOut:
+		r.result.Reason = TimedOut
+		r.result.Signal = syscall.Signal(end.Signal)
+	default:
+		return r.refused(end)
+	}
+	if err := r.limits(); err != nil {
+		return r.sandbox.failed(r.ctx, opExec, err)
+	}
+	return errdefs.Wrap(errdefs.Internal, "write output", errors.Join(r.out[0].err, r.out[1].err))
+}
+
+// limits names the limit that ended the command, by that limit's own counter.
+func (r *run) limits() error {
+	if r.sandbox.meter == nil || r.result.Success() || r.result.Reason == TimedOut {
+		return nil
+	}
+	after, err := r.sandbox.meter.Counters(r.ctx)
+	if err != nil {
+		return fmt.Errorf("read the counters: %w", err)
+	}
+	switch {
+	case after.MemoryKills > r.before.MemoryKills:
+		r.result.Reason = OutOfMemory
+	case after.ProcessRefusals > r.before.ProcessRefusals:
+		r.result.Reason = ProcessLimit
+	}
+	return nil
+}
+
+// outputs settles where each stream goes.
+func (r *run) outputs() {
+	limit := r.command.MaxOutput
+	if limit == 0 {
+		limit = DefaultMaxOutput
+	}
+	stdout, stderr := r.command.Stdout, r.command.Stderr
+	r.out[0] = output{to: stdout, room: limit}
+	r.out[1] = output{to: stderr, room: limit}
+}
+
+// output takes one stream.
+type output struct {
+	to      io.Writer
+	room    int64
+	kept    []byte
+	dropped int64
+	err     error
+}
+
+// write passes data on, or keeps it. After the writer has failed the rest is
+// thrown away, so that the command does not block on a writer that is gone.
+func (o *output) write(data []byte) {
+	switch {
+	case len(data) == 0 || o.err != nil:
+	case o.to != nil:
+		if n, err := o.to.Write(data); err != nil {
+			o.err = err
+		} else if n < len(data) {
+			o.err = io.ErrShortWrite
+		}
+	default:
+		keep := min(int64(len(data)), o.room)
+		o.kept = append(o.kept, data[:keep]...)
+		o.room -= keep
+		o.dropped += int64(len(data)) - keep
+	}
+}

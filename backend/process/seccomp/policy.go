@@ -1,0 +1,175 @@
+//go:build linux
+
+package seccomp
+
+import (
+	"slices"
+
+	"golang.org/x/sys/unix"
+)
+
+// Bits of the kernel's interface that x/sys/unix does not name for all
+// architectures.
+const (
+	setIDBits = unix.S_ISUID | unix.S_ISGID
+	// tmpfileBit is __O_TMPFILE; O_TMPFILE itself has O_DIRECTORY as well, which
+	// alone creates nothing.
+	tmpfileBit = unix.O_TMPFILE &^ unix.O_DIRECTORY
+	// addrNoRandomize is the one personality flag that debuggers need.
+	addrNoRandomize = 0x0040000
+	// namespaceBits is every CLONE_NEW flag that clone takes. CLONE_NEWTIME is one
+	// of unshare's only: in clone its bit belongs to the exit signal.
+	namespaceBits = unix.CLONE_NEWNS | unix.CLONE_NEWCGROUP | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC |
+		unix.CLONE_NEWUSER | unix.CLONE_NEWPID | unix.CLONE_NEWNET
+	// Targets of ioprio_set (linux/ioprio.h).
+	ioprioProcess = 1
+	ioprioGroup   = 2
+	ioprioUser    = 3
+	// agentPID is the process that the payloads must not reach.
+	agentPID = 1
+	// lastKnown is the newest system call that these rules were written with (6.17).
+	lastKnown = unix.SYS_FILE_SETATTR
+)
+
+// sandbox gives the policy of the sandbox.
+func sandbox() policy {
+	return policy{
+		arch:    nativeArch,
+		foreign: KillProcess,
+		rest:    rest(),
+		rules: slices.Concat(socketRules(), terminalRules(), setIDRules(), namespaceRules(), agentRules(),
+			refusals(), nativeRules()),
+	}
+}
+
+// rest says what holds beyond the known numbers: a call that is newer than this
+// table is not there, as on an older kernel; another ABI's numbers are an attack.
+// The number -1 is what a tracer puts in to skip a call.
+func rest() []span {
+	missing := Errno(unix.ENOSYS)
+	out := []span{{first: lastKnown + 1, action: missing}}
+	if foreignBit != 0 {
+		out = append(out, span{first: foreignBit, action: KillProcess}, span{first: ^uint32(0), action: missing})
+	}
+	return out
+}
+
+// socketRules is an allowlist of address families. Any other is kernel code that
+// few have tested, or a way round the network namespace (vsock).
+func socketRules() []Rule {
+	var out []Rule
+	for _, c := range []call{{"socket", unix.SYS_SOCKET}, {"socketpair", unix.SYS_SOCKETPAIR}} {
+		out = append(out,
+			c.rule(Allow, "local sockets", is(0, unix.AF_UNIX)),
+			c.rule(Allow, "IPv4", is(0, unix.AF_INET)),
+			c.rule(Allow, "IPv6", is(0, unix.AF_INET6)),
+			c.rule(Allow, "libraries list interfaces through it",
+				is(0, unix.AF_NETLINK), is(2, unix.NETLINK_ROUTE)),
+			c.rule(Errno(unix.EAFNOSUPPORT), "other families are attack surface or not bound to the network namespace"),
+		)
+	}
+	return out
+}
+
+// terminalRules keep a payload from typing into a terminal that it shares.
+func terminalRules() []Rule {
+	c := call{"ioctl", unix.SYS_IOCTL}
+	return []Rule{
+		c.rule(Errno(unix.EPERM), "would type into the terminal of whoever started us", is(1, unix.TIOCSTI)),
+		c.rule(Errno(unix.EPERM), "would paste into the console", is(1, unix.TIOCLINUX)),
+	}
+}
+
+// setIDRules: through an idmapped mount a payload's files belong to the owner of
+// the directory on the host, which may be root. A set-id file or a device made
+// there would be one for the whole host.
+func setIDRules() []Rule {
+	const setID = "set-id files in a shared directory would work on the host"
+	denied := Errno(unix.EPERM)
+	mode := func(c call, arg uint8) Rule { return c.rule(denied, setID, anyOf(arg, setIDBits)) }
+	out := []Rule{
+		mode(call{"fchmod", unix.SYS_FCHMOD}, 1),
+		mode(call{"fchmodat", unix.SYS_FCHMODAT}, 2),
+		mode(call{"fchmodat2", unix.SYS_FCHMODAT2}, 2),
+		mode(call{"mkdirat", unix.SYS_MKDIRAT}, 2),
+		{
+			Call: "openat2", Number: unix.SYS_OPENAT2, Action: Errno(unix.ENOSYS),
+			Why: "its mode lies in memory, where a filter cannot see it; programs fall back to openat",
+		},
+		call{"renameat2", unix.SYS_RENAMEAT2}.rule(Errno(unix.EINVAL),
+			"leaves a character device behind; EINVAL is what file systems without it say",
+			anyOf(4, unix.RENAME_WHITEOUT)),
+	}
+	out = append(out, openRules(call{"openat", unix.SYS_OPENAT}, 2)...)
+	return append(out, nodeRules(call{"mknodat", unix.SYS_MKNODAT}, 2)...)
+}
+
+// openRules judge the mode only where the flags give it a meaning: without
+// O_CREAT and O_TMPFILE the argument is whatever was in the register.
+func openRules(c call, flags uint8) []Rule {
+	return []Rule{c.rule(Errno(unix.EPERM), "would create a set-id file",
+		anyOf(flags, unix.O_CREAT|tmpfileBit), anyOf(flags+1, setIDBits))}
+}
+
+// nodeRules allow regular files, FIFOs and sockets.
+func nodeRules(c call, mode uint8) []Rule {
+	const why = "harmless kinds of node"
+	kind := func(value uint32) Condition {
+		return Condition{Arg: mode, Mask: unix.S_IFMT, Op: Equal, Value: value}
+	}
+	plain := noneOf(mode, setIDBits)
+	return []Rule{
+		c.rule(Allow, why, plain, kind(0)),
+		c.rule(Allow, why, plain, kind(unix.S_IFREG)),
+		c.rule(Allow, why, plain, kind(unix.S_IFIFO)),
+		c.rule(Allow, why, plain, kind(unix.S_IFSOCK)),
+		c.rule(Errno(unix.EPERM), "devices, whiteouts and set-id files"),
+	}
+}
+
+// namespaceRules: no capability is to be had in a new namespace. clone3 stays,
+// its flags lie in memory and Go starts processes in a cgroup with it; user
+// namespaces inside are disabled by bubblewrap's --disable-userns, and the other
+// kinds need a capability.
+func namespaceRules() []Rule {
+	const why = "new namespaces open kernel code that is meant for root"
+	denied := Errno(unix.EPERM)
+	c := call{"personality", unix.SYS_PERSONALITY}
+	return []Rule{
+		call{"clone", unix.SYS_CLONE}.rule(denied, why, anyOf(0, namespaceBits)),
+		call{"unshare", unix.SYS_UNSHARE}.rule(denied, why, anyOf(0, namespaceBits|unix.CLONE_NEWTIME)),
+		c.rule(Allow, "the default", is(0, 0)),
+		c.rule(Allow, "a question", is(0, ^uint32(0))),
+		c.rule(Allow, "debuggers start programs so", is(0, addrNoRandomize)),
+		c.rule(denied, "old ABIs and weakened memory layouts"),
+	}
+}
+
+// agentRules keep a payload, which has the agent's uid, from slowing or limiting
+// the agent. A thread of the agent other than its first can still be reniced:
+// the host's deadlines bound what that is worth.
+func agentRules() []Rule {
+	denied := Errno(unix.EPERM)
+	const slow = "would slow the agent"
+	priority := call{"setpriority", unix.SYS_SETPRIORITY}
+	io := call{"ioprio_set", unix.SYS_IOPRIO_SET}
+	out := []Rule{
+		call{"prlimit64", unix.SYS_PRLIMIT64}.rule(denied,
+			"a limit of a few bytes or seconds ends the agent; a process's own limits are pid 0", isNot(0, 0)),
+		priority.rule(denied, slow, is(0, unix.PRIO_USER)),
+		priority.rule(denied, slow, is(0, unix.PRIO_PROCESS), is(1, agentPID)),
+		priority.rule(denied, slow, is(0, unix.PRIO_PGRP), is(1, agentPID)),
+		io.rule(denied, slow, is(0, ioprioUser)),
+		io.rule(denied, slow, is(0, ioprioProcess), is(1, agentPID)),
+		io.rule(denied, slow, is(0, ioprioGroup), is(1, agentPID)),
+	}
+	for _, c := range []call{
+		{"sched_setscheduler", unix.SYS_SCHED_SETSCHEDULER},
+		{"sched_setparam", unix.SYS_SCHED_SETPARAM},
+		{"sched_setattr", unix.SYS_SCHED_SETATTR},
+		{"sched_setaffinity", unix.SYS_SCHED_SETAFFINITY},
+	} {
+		out = append(out, c.rule(denied, slow, is(0, agentPID)))
+	}
+	return out
+}

@@ -41,7 +41,7 @@ func (s *Sandbox) Exec(ctx context.Context, command Command) (*Result, error) {
 type run struct {
 	sandbox *Sandbox
 	ctx     context.Context //nolint:containedctx // lives only as long as the command
-	cancel  context.CancelFunc
+	cancel  context.CancelCauseFunc
 	command Command
 	timeout time.Duration
 	stream  *agentclient.Stream
@@ -81,7 +81,7 @@ func (s *Sandbox) start(ctx context.Context, command Command) (*run, error) {
 		}
 		r.before = before
 	}
-	r.ctx, r.cancel = context.WithCancel(ctx)
+	r.ctx, r.cancel = context.WithCancelCause(ctx)
 	if err := r.send(); err != nil {
 		r.finish()
 		return r, err
@@ -99,7 +99,7 @@ func (r *run) send() error {
 	}
 	r.stream = stream
 	if r.timeout > 0 {
-		r.overdue = time.AfterFunc(r.timeout+agentGrace, r.cancel)
+		r.overdue = time.AfterFunc(r.timeout+agentGrace, func() { r.cancel(nil) })
 	}
 	event, err := stream.Recv()
 	switch {
@@ -130,18 +130,39 @@ func (r *run) env() map[string]string {
 }
 
 // feed copies the caller's input. The goroutine ends when the command does,
-// unless the caller's Read blocks: that one is the caller's to end.
+// unless the caller's Read blocks: that one is the caller's to end. A Read that
+// fails ends the command: half an input must not look like a whole one.
 func (r *run) feed() {
 	if r.command.Stdin == nil {
 		return
 	}
-	ctx, client, pid, in := r.ctx, r.sandbox.client, r.pid, r.command.Stdin
+	ctx, client, pid := r.ctx, r.sandbox.client, r.pid
+	in := &failingReader{from: r.command.Stdin, failed: r.cancel}
 	go func() {
 		// A command that ended, or closed its input, does not want the rest; its
 		// end is told by the stream of events.
 		_ = client.Input(ctx, pid, in)
 	}()
 }
+
+// failingReader reports the first error of a caller's reader.
+type failingReader struct {
+	from   io.Reader
+	failed context.CancelCauseFunc
+}
+
+func (f *failingReader) Read(p []byte) (int, error) {
+	n, err := f.from.Read(p)
+	if err != nil && !errors.Is(err, io.EOF) {
+		f.failed(&inputError{err})
+	}
+	return n, err
+}
+
+// inputError is a failure of the caller's Stdin.
+type inputError struct{ error }
+
+func (e *inputError) Unwrap() error { return e.error }
 
 // wait receives events until the command's end.
 func (r *run) wait() (*Result, error) {
@@ -164,7 +185,7 @@ func (r *run) finish() {
 	if r.overdue != nil {
 		r.overdue.Stop()
 	}
-	r.cancel()
+	r.cancel(nil)
 	if r.stream != nil {
 		_ = r.stream.Close()
 	}
@@ -182,6 +203,10 @@ func (r *run) lost(err error) error {
 	r.result.Reason = TransportLost
 	if cause != nil && !late {
 		r.result.Reason = Cancelled
+	}
+	var input *inputError
+	if errors.As(context.Cause(r.ctx), &input) {
+		return &errdefs.Error{Kind: errdefs.Cancelled, Op: "read stdin", Backend: r.sandbox.provider.caps.Backend, Err: input.error}
 	}
 	if late {
 		err = errdefs.New(errdefs.TransportLost, opExec, fmt.Sprintf("the agent did not end the command within its timeout of %v", r.timeout))

@@ -47,7 +47,7 @@ type opening struct {
 
 func (o *opening) fail(kind errdefs.Kind, err error, reasons ...string) error {
 	var known *errdefs.Error
-	if errors.As(err, &known) && len(reasons) == 0 {
+	if errors.As(err, &known) && known.Kind == kind && len(reasons) == 0 {
 		out := *known
 		out.Op, out.Backend = opOpen, o.declared.Backend
 		return &out
@@ -62,14 +62,14 @@ func (o *opening) validate() error {
 		o.stateDir = state.DefaultDir()
 	}
 	reasons := o.cfg.faults()
-	_, layout := o.cfg.Layout.Resolve(o.declared, o.stateDir)
-	reasons = append(reasons, layout...)
+	_, faults, unmountable := o.cfg.Layout.Resolve(o.declared, o.stateDir)
+	reasons = append(reasons, faults...)
 	if len(reasons) > 0 {
 		return o.fail(errdefs.Invalid, nil, reasons...)
 	}
 	o.network = settleNetwork(o.cfg.Network, o.declared)
 	_, _, refusals := settleLimits(o.cfg.Limits, o.declared)
-	refusals = append(refusals, o.impossible(o.declared)...)
+	refusals = append(append(refusals, unmountable...), o.impossible(o.declared)...)
 	if len(refusals) > 0 {
 		return o.fail(errdefs.Unsupported, nil, refusals...)
 	}
@@ -130,7 +130,7 @@ func (o *opening) open(ctx context.Context) (*Provider, error) {
 	}
 	drv, err := o.backend.Open(ctx, driver.Host{Agent: agent, StateDir: dir.Path(), Instance: owner.Instance()})
 	if err != nil {
-		return nil, errors.Join(o.fail(errdefs.Unavailable, err), owner.Close())
+		return nil, errors.Join(o.fail(kindOf(ctx, err, errdefs.Unavailable), err), owner.Close())
 	}
 	p, err := o.provider(ctx, drv, owner)
 	if err != nil {
@@ -151,8 +151,8 @@ func (o *opening) provider(ctx context.Context, drv driver.Driver, owner *state.
 	}
 	limits, notes, reasons := settleLimits(o.cfg.Limits, caps)
 	reasons = append(reasons, o.impossible(caps)...)
-	mounts, faults := o.cfg.Layout.Resolve(caps, o.stateDir)
-	reasons = append(reasons, faults...)
+	mounts, faults, unmountable := o.cfg.Layout.Resolve(caps, o.stateDir)
+	reasons = append(append(reasons, faults...), unmountable...)
 	if len(reasons) > 0 {
 		return nil, o.fail(errdefs.Unsupported, nil, reasons...)
 	}

@@ -140,13 +140,17 @@ func (p *Provider) remove(id string) {
 func (p *Provider) spec(opts CreateOptions) (*driver.Spec, map[string]string, error) {
 	reasons := append(envFaults("env", opts.Env), labelFaults(opts.Labels)...)
 	mounts := p.mounts
+	kind := errdefs.Invalid
 	if opts.Layout != nil {
-		var faults []string
-		mounts, faults = opts.Layout.Resolve(p.caps, p.stateDir)
-		reasons = append(reasons, faults...)
+		var faults, refusals []string
+		mounts, faults, refusals = opts.Layout.Resolve(p.caps, p.stateDir)
+		if reasons = append(reasons, faults...); len(reasons) == 0 {
+			kind = errdefs.Unsupported
+		}
+		reasons = append(reasons, refusals...)
 	}
 	if len(reasons) > 0 {
-		return nil, nil, &errdefs.Error{Kind: errdefs.Invalid, Op: "create", Backend: p.caps.Backend, Reasons: reasons}
+		return nil, nil, &errdefs.Error{Kind: kind, Op: "create", Backend: p.caps.Backend, Reasons: reasons}
 	}
 	env := maps.Clone(p.cfg.Env)
 	if env == nil {

@@ -100,10 +100,11 @@ func (l Layout) WorkRoot() string {
 }
 
 // Resolve validates the layout against what a backend can honour and returns
-// its mounts in order, or every violation, one sentence each. Private are host
+// its mounts in order, or every violation, one sentence each: faults are wrong
+// on any backend, refusals are what this one cannot honour. Private are host
 // directories that no source may touch: berm's own state. It reads the host's
 // file system but changes nothing.
-func (l Layout) Resolve(caps Capabilities, private ...string) ([]Mount, []string) {
+func (l Layout) Resolve(caps Capabilities, private ...string) (mounts []Mount, faults, refusals []string) {
 	r := resolver{caps: caps, private: private}
 	r.volume("outputs", l.Outputs, OutputsPath, true)
 	if l.Outputs == nil {
@@ -138,21 +139,26 @@ func (l Layout) Resolve(caps Capabilities, private ...string) ([]Mount, []string
 	}
 	r.checkDestinations()
 	r.checkOverlaps()
-	if len(r.faults) > 0 {
-		return nil, r.faults
+	if len(r.faults)+len(r.refusals) > 0 {
+		return nil, r.faults, r.refusals
 	}
-	return r.mounts, nil
+	return r.mounts, nil, nil
 }
 
 type resolver struct {
 	caps    Capabilities
 	private []string
 	mounts  []Mount
-	faults  []string
+
+	faults, refusals []string
 }
 
 func (r *resolver) fault(format string, args ...any) {
 	r.faults = append(r.faults, fmt.Sprintf(format, args...))
+}
+
+func (r *resolver) refuse(format string, args ...any) {
+	r.refusals = append(r.refusals, fmt.Sprintf(format, args...))
 }
 
 // volume adds one mount or its faults.
@@ -177,11 +183,11 @@ func (r *resolver) volume(name string, v *Volume, dest string, writable bool) {
 	case set != 1:
 		r.fault("%s: source must be exactly one of hostDir, azureFileShare, inImage", name)
 	case v.Source.AzureFileShare != nil:
-		r.fault("%s: backend %s cannot mount an azureFileShare", name, r.caps.Backend)
+		r.refuse("%s: backend %s cannot mount an azureFileShare", name, r.caps.Backend)
 	case v.Source.InImage != nil:
-		r.fault("%s: backend %s has no image, so inImage cannot be honoured", name, r.caps.Backend)
+		r.refuse("%s: backend %s has no image, so inImage cannot be honoured", name, r.caps.Backend)
 	case !r.caps.HostDirs:
-		r.fault("%s: backend %s cannot mount a host directory", name, r.caps.Backend)
+		r.refuse("%s: backend %s cannot mount a host directory", name, r.caps.Backend)
 	default:
 		if reason := hostFault(v.Source.HostDir.HostPath, r.private); reason != "" {
 			r.fault("%s: host path %q %s", name, v.Source.HostDir.HostPath, reason)

@@ -34,9 +34,9 @@ func TestResolveOrder(t *testing.T) {
 		Outputs: driver.HostVolume(out), Uploads: driver.HostVolume(up), Workdir: work, ReadOnly: []string{ro},
 		Skills: []driver.Skill{{ID: "pdf", Source: driver.Source{HostDir: &driver.HostDir{HostPath: skill}}}},
 	}
-	got, faults := layout.Resolve(hostDirs)
-	if len(faults) > 0 {
-		t.Fatal(faults)
+	got, faults, refusals := layout.Resolve(hostDirs)
+	if len(faults)+len(refusals) > 0 {
+		t.Fatal(faults, refusals)
 	}
 	want := []driver.Mount{
 		{Name: "outputs", Source: out, Dest: "/mnt/user-data/outputs", Writable: true},
@@ -51,7 +51,7 @@ func TestResolveOrder(t *testing.T) {
 	if layout.WorkRoot() != "/workspace" || (driver.Layout{}).WorkRoot() != "/mnt/user-data/outputs" {
 		t.Error("the working directory is wrong")
 	}
-	got, _ = driver.Layout{}.Resolve(driver.Capabilities{})
+	got, _, _ = driver.Layout{}.Resolve(driver.Capabilities{})
 	if diff := cmp.Diff([]driver.Mount{{Name: "outputs", Dest: "/mnt/user-data/outputs", Writable: true}}, got); diff != "" {
 		t.Error(diff)
 	}
@@ -113,17 +113,18 @@ func TestResolveRefuses(t *testing.T) {
 		"skill dot":       {skill("."), "names no directory"},
 		"skill twice":     {driver.Layout{Skills: append(skill("x").Skills, skill("x").Skills...)}, "more than once"},
 	} {
-		mounts, faults := c.layout.Resolve(hostDirs, filepath.Join(base, "state"))
+		mounts, faults, refusals := c.layout.Resolve(hostDirs, filepath.Join(base, "state"))
+		faults = append(faults, refusals...)
 		if mounts != nil || !strings.Contains(strings.Join(faults, "\n"), c.want) {
 			t.Errorf("%s: mounts %v, faults %q; want a fault with %q", name, mounts, faults, c.want)
 		}
 	}
-	_, faults := driver.Layout{Outputs: driver.HostVolume("rel"), Uploads: driver.HostVolume("/none-such"), Skills: skill("..").Skills}.Resolve(hostDirs)
+	_, faults, _ := driver.Layout{Outputs: driver.HostVolume("rel"), Uploads: driver.HostVolume("/none-such"), Skills: skill("..").Skills}.Resolve(hostDirs)
 	if len(faults) != 3 {
 		t.Errorf("want all three faults at once, got %q", faults)
 	}
-	if _, faults := (driver.Layout{Outputs: driver.HostVolume(a)}).Resolve(driver.Capabilities{Backend: "x"}); len(faults) != 1 {
-		t.Errorf("a backend without host directories accepted one: %q", faults)
+	if _, faults, refusals := (driver.Layout{Outputs: driver.HostVolume(a)}).Resolve(driver.Capabilities{Backend: "x"}); len(faults) != 0 || len(refusals) != 1 {
+		t.Errorf("a backend without host directories: %q, %q", faults, refusals)
 	}
 }
 

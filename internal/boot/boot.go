@@ -4,6 +4,8 @@
 package boot
 
 import (
+	"crypto/rand"
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
 )
@@ -28,6 +30,10 @@ type Config struct {
 	// Mark makes the agent start commands through its exec mode, which marks
 	// them so that their tree can be found without a cgroup.
 	Mark bool `json:"mark,omitempty"`
+	// MarkBase is what all marks of this agent begin with (MarkBits); 0 lets the
+	// agent choose. A backend that gives one can find every process of the
+	// sandbox itself, should the agent be gone.
+	MarkBase uint64 `json:"markBase,omitempty"`
 	// Shared is true where the agent's namespaces are the host's (passthrough):
 	// the agent then only ever signals processes that carry its own marks.
 	Shared bool `json:"shared,omitempty"`
@@ -36,6 +42,17 @@ type Config struct {
 	EgressAddress string `json:"egressAddress,omitempty"`
 	// Files names the descriptors: CgroupDir, TasksPrefix + anything.
 	Files []string `json:"files,omitempty"`
+}
+
+// MarkBits is the part of a mark that is the agent's; the rest counts commands.
+const MarkBits = uint64(1)<<62 - 1<<32
+
+// NewMarkBase gives a base that no other agent has. It is not small, and below
+// the kernel's "unlimited".
+func NewMarkBase() uint64 {
+	var random [8]byte
+	_, _ = rand.Read(random[:]) // never fails
+	return binary.LittleEndian.Uint64(random[:])&MarkBits | 1<<61
 }
 
 // Names of descriptors.

@@ -1,0 +1,122 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/berm-dev/berm/driver"
+)
+
+func (a *app) doctorCommand() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "doctor",
+		Short: "Say which backends work on this machine, and what to do about the others",
+		Long: `Say of each backend whether it works on this machine, why not, what to type to
+change that, and what it can promise and limit here. No sandbox is started.
+
+Exit status: 0 when the default backend works, else 125.`,
+		Example: "  berm doctor\n  berm doctor --json",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.doctor(cmd.Context(), asJSON)
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object")
+	return cmd
+}
+
+// diagnosis is what is told of one backend.
+type diagnosis struct {
+	driver.Diagnosis
+	// Default: `berm run` uses this backend when none is named.
+	Default bool `json:"default"`
+	// Declared is the upper bound of what any machine could give.
+	Declared driver.Capabilities `json:"declared"`
+}
+
+func (a *app) doctor(ctx context.Context, asJSON bool) error {
+	var all []diagnosis
+	for i, factory := range a.factories {
+		backend := factory.Default()
+		d := diagnosis{Default: i == 0, Declared: backend.Declare()}
+		if doctor, ok := driver.As[driver.Doctor](backend); ok {
+			d.Diagnosis = doctor.Diagnose(ctx)
+		} else {
+			d.Problems = []driver.Problem{{Reason: "this backend cannot be probed without opening it"}}
+		}
+		d.Backend = factory.Name
+		all = append(all, d)
+	}
+	if asJSON {
+		a.printJSON(struct {
+			Backends []diagnosis `json:"backends"`
+		}{all})
+	} else {
+		for _, d := range all {
+			a.printDiagnosis(d)
+		}
+	}
+	if !all[0].Available {
+		return statusFailure
+	}
+	return nil
+}
+
+func (a *app) printDiagnosis(d diagnosis) {
+	line := func(format string, args ...any) {
+		fmt.Fprintln(a.stdout, printable(fmt.Sprintf(format, args...)))
+	}
+	state, which := "not available", ""
+	if d.Available {
+		state = "available"
+	}
+	if d.Default {
+		which = " (default)"
+	}
+	line("%s%s: %s", d.Backend, which, state)
+	for _, problem := range d.Problems {
+		line("  problem: %s", problem.Reason)
+		if problem.Fix != "" {
+			line("  fix:     %s", problem.Fix)
+		}
+	}
+	caps := d.Declared
+	if d.Capabilities != nil {
+		caps = *d.Capabilities
+	} else {
+		line("  where it works, at best:")
+	}
+	line("  tier:    %s", caps.Tier)
+	line("  promises: %s", orNone(caps.Isolation.Names()))
+	var networks []string
+	for _, n := range caps.Networks {
+		networks = append(networks, string(n))
+	}
+	line("  networks: %s", orNone(networks))
+	line("  limits:  memory %s, processes %s, cpus %s, disk %s", kept(caps.Memory), kept(caps.Processes), kept(caps.CPUs), kept(caps.Disk))
+	line("  ends a command's tree by: %s", caps.TreeKill)
+	for _, note := range caps.Notes {
+		line("  note:    %s", note)
+	}
+	for _, fact := range d.Facts {
+		line("  seen:    %s", fact)
+	}
+}
+
+func orNone(names []string) string {
+	if len(names) == 0 {
+		return "none"
+	}
+	return strings.Join(names, ", ")
+}
+
+func kept(e driver.Enforcement) string {
+	if e == driver.Unenforced {
+		return "not enforced"
+	}
+	return string(e)
+}

@@ -1,0 +1,112 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/berm-dev/berm"
+	"github.com/berm-dev/berm/errdefs"
+	"github.com/berm-dev/berm/posture"
+)
+
+// outcome is the object of --json. Its names do not change.
+type outcome struct {
+	// ExitCode is nil when the program did not exit by itself.
+	ExitCode *int        `json:"exitCode"`
+	Reason   berm.Reason `json:"reason"`
+	// Signal is a name like SIGKILL, nil when no signal ended the program.
+	Signal        *string          `json:"signal"`
+	TimedOut      bool             `json:"timedOut"`
+	DurationMs    int64            `json:"durationMs"`
+	Stdout        []byte           `json:"stdout"`
+	Stderr        []byte           `json:"stderr"`
+	StdoutDropped int64            `json:"stdoutDropped"`
+	StderrDropped int64            `json:"stderrDropped"`
+	Error         *errdefs.Encoded `json:"error,omitempty"`
+}
+
+func newOutcome(result *berm.Result, err error) outcome {
+	out := outcome{
+		ExitCode: result.ExitCode, Reason: result.Reason, TimedOut: result.Reason == berm.TimedOut,
+		DurationMs: result.Duration.Milliseconds(),
+		// An empty stream is "", not null.
+		Stdout: append([]byte{}, result.Stdout...), Stderr: append([]byte{}, result.Stderr...),
+		StdoutDropped: result.StdoutDropped, StderrDropped: result.StderrDropped,
+	}
+	if result.Signal != 0 {
+		name := unix.SignalName(result.Signal)
+		if name == "" {
+			name = fmt.Sprintf("SIG%d", int(result.Signal))
+		}
+		out.Signal = &name
+	}
+	if err != nil {
+		encoded := errdefs.Encode(err)
+		out.Error = &encoded
+	}
+	return out
+}
+
+// report tells how the command ended, where its exit status does not say it.
+func (s *session) report(ctx context.Context, result *berm.Result, err error) {
+	if s.plan.json {
+		s.app.printJSON(newOutcome(result, err))
+	}
+	switch {
+	case errors.Is(context.Cause(ctx), errReaderGone):
+		// The reader left by its own will, which is no fault.
+	case err != nil && !s.plan.json:
+		s.app.reportFailure(err, false)
+	case result.Reason == berm.TimedOut:
+		s.app.say("the command was ended by its timeout of %v", s.plan.config.Timeout)
+	case result.Reason == berm.OutOfMemory:
+		s.app.say("out of memory: the limit of %d bytes was reached", s.memoryLimit())
+	case result.Reason == berm.ProcessLimit:
+		s.app.say("the limit on processes was reached")
+	case result.Reason == berm.DiskLimit:
+		s.app.say("the limit on temporary storage was reached")
+	}
+}
+
+func (s *session) memoryLimit() int64 {
+	if limit := s.plan.config.Limits.MemoryBytes; limit != 0 {
+		return limit
+	}
+	return berm.DefaultMemoryBytes
+}
+
+// writePosture writes the record to a file that appears whole or not at all, to
+// the standard error for "-", and nowhere for "".
+func (a *app) writePosture(path string, record posture.Record) error {
+	if path == "" {
+		return nil
+	}
+	text, err := json.MarshalIndent(record, "", "  ")
+	if err != nil {
+		return fmt.Errorf("encode: %w", err)
+	}
+	text = append(text, '\n')
+	if path == "-" {
+		_, err = a.stderr.Write(text)
+		return err
+	}
+	file, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
+	if err != nil {
+		return fmt.Errorf("make the file: %w", err)
+	}
+	_, writeErr := file.Write(text)
+	err = errors.Join(writeErr, file.Chmod(0o644), file.Close())
+	if err == nil {
+		err = os.Rename(file.Name(), path)
+	}
+	if err != nil {
+		return errors.Join(fmt.Errorf("write %s: %w", path, err), os.Remove(file.Name()))
+	}
+	return nil
+}

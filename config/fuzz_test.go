@@ -1,0 +1,132 @@
+package config_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/berm-dev/berm/config"
+)
+
+// FuzzParse checks that what parses encodes to JSON which parses to the same,
+// and that the same content written as YAML means the same.
+func FuzzParse(f *testing.F) {
+	for _, seed := range []string{
+		``, `{`, `{}`, `[]`, `null`, `{"tier":"process"}`, `{"tier":"passthrough","allow":true}`,
+		`{"tier":"process","engine":"auto"}`, `{"tier":"process","tier":"process"}`,
+		`{"tier":"process","uidRange":[1,2,3]}`,
+		`{"tier":"process","env":{"A":"1","B":"\u00e9\n\t\"\\"}}`,
+		`{"tier":"process","cpus":0.25,"defaultTimeoutMs":1,"defaultMemoryLimitMb":4}`,
+		`{"tier":"process","require":["limits","network"],"bestEffort":true}`,
+		`{"tier":"process","defaultEgress":{"kind":"host"},"network":"host"}`,
+		`{"tier":"process","layout":{"workdir":"/usr"}}`,
+		`{"tier":"process","layout":{"outputs":{"source":{"hostDir":{"hostPath":"/usr"}},"path":"/o"}}}`,
+		`{"tier":"process","layout":{"skills":[{"id":"a","source":{"hostDir":{"hostPath":"/usr"}}}],"readOnly":["/etc"]}}`,
+		`{"tier":"process","layout":{"uploads":{"source":{"azureFileShare":{"shareName":"x"}}}}}`,
+		`{"tier":"process","stateDir":"/x","agent":"/y"}`,
+		"tier: process\n", "tier: 'process'\nenv: {A: \"1\"}\n", "tier: process\nenv:\n  A: |\n    x\n    y\n",
+		"tier: process\nrequire:\n- limits\n- network\n", "tier: &a process\nx: *a\n", "--- \ntier: process\n...\n",
+		"? tier\n: process\n", "tier: process\n<<: {a: b}\n", "tier: >-\n  process\n", "tier: process # c\nenv: {}\n",
+		"tier: process\ncpus: .5\n", "tier: process\ncpus: 1e0\n", "a:\n - - - - b\n", "\xef\xbb\xbftier: process\n",
+	} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		file, err := config.Parse(data, factories())
+		if err != nil {
+			if file != nil || err.Error() == "" {
+				t.Fatalf("a refusal with a file, or without a text: %v, %v", file, err)
+			}
+			return
+		}
+		first, err := file.Encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		sameAs(t, "JSON", first, first)
+		sameAs(t, "YAML", first, toYAML(t, first))
+		if _, err := file.Redacted(); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+func sameAs(t *testing.T, language string, want, text []byte) {
+	t.Helper()
+	file, err := config.Parse(text, factories())
+	if err != nil {
+		t.Fatalf("as %s: %v\n%s", language, err, text)
+	}
+	got, err := file.Encode()
+	if err != nil || !bytes.Equal(got, want) {
+		t.Fatalf("as %s: %v\n%s\nbecame\n%s", language, err, want, got)
+	}
+}
+
+// toYAML writes JSON in YAML's block style.
+func toYAML(t *testing.T, data []byte) []byte {
+	t.Helper()
+	decoder := json.NewDecoder(bytes.NewReader(data))
+	decoder.UseNumber()
+	var value map[string]any
+	if err := decoder.Decode(&value); err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	writeYAML(&out, value, 0)
+	return out.Bytes()
+}
+
+func writeYAML(out *bytes.Buffer, value any, depth int) {
+	indent := strings.Repeat("  ", depth)
+	switch v := value.(type) {
+	case map[string]any:
+		if len(v) == 0 {
+			out.WriteString(" {}\n")
+			return
+		}
+		out.WriteString("\n")
+		for _, key := range slices.Sorted(maps.Keys(v)) {
+			out.WriteString(indent + quoteYAML(key) + ":")
+			writeYAML(out, v[key], depth+1)
+		}
+	case []any:
+		if len(v) == 0 {
+			out.WriteString(" []\n")
+			return
+		}
+		out.WriteString("\n")
+		for _, entry := range v {
+			out.WriteString(indent + "-")
+			writeYAML(out, entry, depth+1)
+		}
+	case string:
+		out.WriteString(" " + quoteYAML(v) + "\n")
+	default:
+		text, _ := json.Marshal(v)
+		out.WriteString(" " + string(text) + "\n")
+	}
+}
+
+// quoteYAML writes every character that is not plain ASCII as an escape of
+// YAML's own, which knows no surrogate pairs.
+func quoteYAML(text string) string {
+	const hex = "0123456789abcdef"
+	var b strings.Builder
+	b.WriteByte('"')
+	for _, r := range text {
+		if r >= ' ' && r <= '~' && r != '"' && r != '\\' {
+			b.WriteRune(r)
+			continue
+		}
+		b.WriteString(`\U`)
+		for shift := 28; shift >= 0; shift -= 4 {
+			b.WriteByte(hex[r>>shift&15])
+		}
+	}
+	b.WriteByte('"')
+	return b.String()
+}

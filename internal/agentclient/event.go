@@ -1,0 +1,195 @@
+package agentclient
+
+import (
+	"math"
+	"syscall"
+	"time"
+
+	"github.com/berm-dev/berm/internal/gen/agentv1"
+)
+
+// Bounds of events.
+const (
+	maxSignal    = 64
+	maxLingering = 4096
+)
+
+// Event is one thing that a command's stream tells; exactly one of Started,
+// Stdout, Stderr and End is set. The slices belong to the receiver.
+type Event struct {
+	// Started is true for the first event of a command that runs; PID is set.
+	Started bool
+	PID     uint32
+	// Stdout and Stderr are output as it comes, cut anywhere.
+	Stdout, Stderr []byte
+	// End is the last event.
+	End *End
+}
+
+// Reason says how a command ended, or why it did not start.
+type Reason int
+
+// The reasons. Those from EndNotFound on mean that nothing ran.
+const (
+	EndExited Reason = iota + 1
+	EndSignaled
+	EndTimedOut
+	EndNotFound
+	EndNotExecutable
+	EndBadDirectory
+	EndProcessLimit
+	EndStartFailed
+)
+
+// End is how a command ended.
+type End struct {
+	Reason Reason
+	// ExitCode is 0 to 255 for EndExited, -1 for anything else.
+	ExitCode int
+	// Signal ended the leader, 0 when none did.
+	Signal syscall.Signal
+	// Error says why nothing ran, escaped and at most 4 KiB; empty when it ran.
+	Error string
+	// Lingering has the pids that were alive when the leader ended, nil for none.
+	Lingering []int
+	// OutputIncomplete says that a child still held the output when the stream
+	// was cut.
+	OutputIncomplete bool
+	// Duration is from the start to the leader's end, as the agent says.
+	Duration time.Duration
+}
+
+// order checks the sequence of events: one start, data, one end; or nothing but
+// an end that says why nothing ran.
+type order struct {
+	started, ended bool
+}
+
+// next checks and turns over one event. The second result is false for one that
+// says nothing.
+func (o *order) next(event *agentv1.ProcessEvent) (Event, bool, error) {
+	if o.ended {
+		return Event{}, false, broken("receive", "an event after the end event")
+	}
+	switch {
+	case event.GetKeepalive() != nil:
+		return Event{}, false, nil
+	case event.GetStart() != nil:
+		pid := event.GetStart().GetPid()
+		if o.started {
+			return Event{}, false, broken("receive", "a second start event")
+		}
+		if pid == 0 || pid > math.MaxInt32 {
+			return Event{}, false, broken("receive", "pid %d", pid)
+		}
+		o.started = true
+		return Event{Started: true, PID: pid}, true, nil
+	case event.GetData() != nil:
+		if !o.started {
+			return Event{}, false, broken("receive", "data before the start event")
+		}
+		return data(event.GetData())
+	case event.GetEnd() != nil:
+		end, err := o.end(event.GetEnd())
+		if err != nil {
+			return Event{}, false, err
+		}
+		o.ended = true
+		return Event{End: end}, true, nil
+	}
+	return Event{}, false, broken("receive", "an event of no known kind")
+}
+
+func data(event *agentv1.ProcessEvent_DataEvent) (Event, bool, error) {
+	switch output := event.GetOutput().(type) {
+	case *agentv1.ProcessEvent_DataEvent_Stdout:
+		return Event{Stdout: output.Stdout}, len(output.Stdout) > 0, nil
+	case *agentv1.ProcessEvent_DataEvent_Stderr:
+		return Event{Stderr: output.Stderr}, len(output.Stderr) > 0, nil
+	default:
+		return Event{}, false, broken("receive", "output of a terminal that was not asked for")
+	}
+}
+
+// end checks the end event against itself and against what came before.
+func (o *order) end(event *agentv1.ProcessEvent_EndEvent) (*End, error) {
+	reason, err := reasonOf(event)
+	if err != nil {
+		return nil, err
+	}
+	if (reason < EndNotFound) != o.started {
+		return nil, broken("receive", "end reason %d with started=%t", reason, o.started)
+	}
+	end := &End{
+		Reason:           reason,
+		ExitCode:         -1,
+		Signal:           syscall.Signal(event.GetSignal()),
+		OutputIncomplete: event.GetOutputIncomplete(),
+	}
+	if reason >= EndNotFound {
+		end.Error = clean(event.GetError())
+	}
+	if err := end.numbers(event); err != nil {
+		return nil, err
+	}
+	return end, nil
+}
+
+// numbers takes the event's numbers as far as they can be true.
+func (e *End) numbers(event *agentv1.ProcessEvent_EndEvent) error {
+	if event.GetSignal() < 0 || event.GetSignal() > maxSignal {
+		return broken("receive", "signal %d", event.GetSignal())
+	}
+	if e.Reason == EndExited {
+		if event.GetExitCode() < 0 || event.GetExitCode() > math.MaxUint8 || event.GetSignal() != 0 {
+			return broken("receive", "exit code %d with signal %d", event.GetExitCode(), event.GetSignal())
+		}
+		e.ExitCode = int(event.GetExitCode())
+	}
+	if e.Reason == EndSignaled && event.GetReason() != agentv1.EndReason_END_REASON_UNSPECIFIED && event.GetSignal() == 0 {
+		return broken("receive", "a fatal signal without a number")
+	}
+	if event.GetDurationUs() > math.MaxInt64/uint64(time.Microsecond) {
+		return broken("receive", "duration of %d us", event.GetDurationUs())
+	}
+	e.Duration = time.Duration(event.GetDurationUs()) * time.Microsecond //nolint:gosec // checked
+	if len(event.GetLingering()) > maxLingering {
+		return broken("receive", "%d lingering processes", len(event.GetLingering()))
+	}
+	for _, pid := range event.GetLingering() {
+		if pid == 0 || pid > math.MaxInt32 {
+			return broken("receive", "lingering pid %d", pid)
+		}
+		e.Lingering = append(e.Lingering, int(pid))
+	}
+	return nil
+}
+
+// reasonOf maps the reasons; other agents than ours give none.
+func reasonOf(event *agentv1.ProcessEvent_EndEvent) (Reason, error) {
+	switch event.GetReason() {
+	case agentv1.EndReason_END_REASON_UNSPECIFIED:
+		if event.GetExited() {
+			return EndExited, nil
+		}
+		return EndSignaled, nil
+	case agentv1.EndReason_END_REASON_EXITED:
+		return EndExited, nil
+	case agentv1.EndReason_END_REASON_SIGNALED:
+		return EndSignaled, nil
+	case agentv1.EndReason_END_REASON_TIMED_OUT:
+		return EndTimedOut, nil
+	case agentv1.EndReason_END_REASON_NOT_FOUND:
+		return EndNotFound, nil
+	case agentv1.EndReason_END_REASON_NOT_EXECUTABLE:
+		return EndNotExecutable, nil
+	case agentv1.EndReason_END_REASON_BAD_DIRECTORY:
+		return EndBadDirectory, nil
+	case agentv1.EndReason_END_REASON_PROCESS_LIMIT:
+		return EndProcessLimit, nil
+	case agentv1.EndReason_END_REASON_START_FAILED:
+		return EndStartFailed, nil
+	default:
+		return 0, broken("receive", "end reason %d", event.GetReason())
+	}
+}

@@ -1,0 +1,94 @@
+package agentclient
+
+import (
+	"context"
+	"errors"
+	"io"
+
+	"github.com/berm-dev/berm/errdefs"
+	"github.com/berm-dev/berm/internal/gen/agentv1"
+	"github.com/berm-dev/berm/internal/gen/agentv1/agentv1connect"
+)
+
+// Input sends everything that r gives to a command's standard input and closes
+// it. It ends early, with NotFound or TransportLost, when the command ends before
+// it has taken everything, and with the context's error; but not while r itself
+// blocks in Read, which nothing can interrupt. An error of r closes the input too
+// and is returned.
+func (c *Client) Input(ctx context.Context, pid uint32, r io.Reader) error {
+	readErr, sendErr := c.sendInput(ctx, pid, r)
+	if sendErr != nil {
+		return sendErr
+	}
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	_, err := c.processes.CloseStdin(ctx, &agentv1.CloseStdinRequest{Process: byPID(pid)})
+	if readErr != nil {
+		return errdefs.Wrap(errdefs.KindOf(readErr), "read input", readErr)
+	}
+	err = fault("close input", err)
+	if errors.Is(err, errdefs.NotFound) {
+		// Everything was taken; that the command has ended since is no failure.
+		return nil
+	}
+	return err
+}
+
+// sendInput tells apart what r failed with and what sending did.
+func (c *Client) sendInput(ctx context.Context, pid uint32, r io.Reader) (readErr, sendErr error) {
+	ctx, cancel := context.WithCancel(quiet{ctx})
+	defer cancel()
+	stream, err := c.processes.StreamInput(ctx)
+	if err != nil {
+		return nil, fault("send input", err)
+	}
+	err = stream.Send(&agentv1.StreamInputRequest{Event: &agentv1.StreamInputRequest_Start{
+		Start: &agentv1.StreamInputRequest_StartEvent{Process: byPID(pid)},
+	}})
+	if err == nil {
+		readErr, err = c.pump(stream, r)
+	}
+	if err != nil && !errors.Is(err, io.EOF) {
+		return readErr, fault("send input", err)
+	}
+	// io.EOF says that the agent has answered; the answer says why.
+	_, answer := stream.CloseAndReceive()
+	if answer == nil && err != nil {
+		return readErr, errdefs.New(errdefs.NotFound, "send input", "the command ended before it took all input")
+	}
+	return readErr, fault("send input", answer)
+}
+
+// pump sends data until r ends.
+func (c *Client) pump(stream agentv1connect.ProcessStreamInputClientStream, r io.Reader) (readErr, sendErr error) {
+	buffer, ok := c.buffers.Get().(*[inputBytes]byte)
+	if !ok {
+		buffer = new([inputBytes]byte)
+	}
+	defer c.buffers.Put(buffer)
+	for {
+		n, err := r.Read(buffer[:])
+		if n < 0 || n > len(buffer) {
+			return errors.New("the reader gave an impossible count"), nil
+		}
+		if n > 0 {
+			if sendErr := stream.Send(dataOf(buffer[:n])); sendErr != nil {
+				return nil, sendErr
+			}
+		}
+		if errors.Is(err, io.EOF) {
+			return nil, nil
+		}
+		if err != nil {
+			return err, nil
+		}
+	}
+}
+
+func dataOf(data []byte) *agentv1.StreamInputRequest {
+	return &agentv1.StreamInputRequest{Event: &agentv1.StreamInputRequest_Data{
+		Data: &agentv1.StreamInputRequest_DataEvent{
+			Input: &agentv1.ProcessInput{Input: &agentv1.ProcessInput_Stdin{Stdin: data}},
+		},
+	}}
+}

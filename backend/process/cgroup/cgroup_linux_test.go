@@ -1,0 +1,153 @@
+package cgroup_test
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/berm-dev/berm/backend/process/cgroup"
+)
+
+// real opens this host's cgroups, or skips.
+func real(t *testing.T) *cgroup.Manager {
+	t.Helper()
+	m := cgroup.Open(cgroup.Host{})
+	if s := m.Support(); !s.Memory || !s.Processes || !s.Kill {
+		t.Skipf("this host offers no cgroups to this user: %v", s.Reasons)
+	}
+	return m
+}
+
+// leftovers lists every directory of a sandbox below /sys/fs/cgroup.
+func leftovers(t *testing.T, id string) []string {
+	t.Helper()
+	var out []string
+	for _, pattern := range []string{"/sys/fs/cgroup/berm/berm-", "/sys/fs/cgroup/*/berm/berm-"} {
+		found, err := filepath.Glob(pattern + id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out = append(out, found...)
+	}
+	return out
+}
+
+func TestGroupHoldsLimitsAndLeavesNothing(t *testing.T) {
+	t.Parallel()
+	m := real(t)
+	const id = "cgrouptest0000000001"
+	g, err := m.New(id, os.Geteuid(), os.Getegid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := g.Limit(cgroup.Limits{MemoryBytes: 32 << 20, Processes: 4, CPUs: 0.5}); err != nil {
+		t.Fatal(err)
+	}
+	// The shell joins as the agent's thread does, then runs into both limits.
+	script := "for t in $TASKS; do echo 0 > $t; done; " +
+		"head -c 64m /dev/zero | tail -c 64m > /dev/null; " +
+		"i=0; while [ $i -lt 20 ]; do sleep 5 & i=$((i+1)); done; exit 0"
+	cmd := exec.Command("sh", "-c", script)
+	var tasks []string
+	for _, file := range g.Tasks() {
+		tasks = append(tasks, file.Name())
+	}
+	if len(tasks) == 0 {
+		t.Skip("limits are in the unified hierarchy; the sandbox tests cover that")
+	}
+	cmd.Env = append(os.Environ(), "TASKS="+strings.Join(tasks, " "))
+	cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(g.Start().Fd())}
+	_ = cmd.Run() // its status is not the point
+	kills, refusals, err := g.Counters()
+	if err != nil || kills == 0 || refusals == 0 {
+		t.Errorf("counters: %d kills, %d refusals, %v", kills, refusals, err)
+	}
+	if err := g.Kill(); err != nil {
+		t.Error(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	for range 2 {
+		if err := g.Remove(ctx); err != nil {
+			t.Errorf("remove: %v", err)
+		}
+	}
+	if left := leftovers(t, id); len(left) > 0 {
+		t.Errorf("left: %v", left)
+	}
+}
+
+func TestRemoveStopsWithItsContext(t *testing.T) {
+	t.Parallel()
+	m := real(t)
+	const id = "cgrouptest0000000002"
+	g, err := m.New(id, os.Geteuid(), os.Getegid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("sleep", "60")
+	cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(g.Start().Fd())}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	if err := g.Remove(ctx); err == nil {
+		t.Error("a busy cgroup was removed")
+	}
+	// Another Manager sweeps, as after the death of this process.
+	if err := cgroup.Open(cgroup.Host{}).Sweep(t.Context(), id); err != nil {
+		t.Errorf("sweep: %v", err)
+	}
+	if err := cmd.Wait(); err == nil {
+		t.Error("sweep left the process alive")
+	}
+	if err := g.Remove(t.Context()); err != nil {
+		t.Errorf("remove after sweep: %v", err)
+	}
+	if left := leftovers(t, id); len(left) > 0 {
+		t.Errorf("left: %v", left)
+	}
+}
+
+func TestOddNamesAreRefused(t *testing.T) {
+	t.Parallel()
+	m := cgroup.Open(cgroup.Host{MountInfo: os.DevNull})
+	for _, id := range []string{"", "..", "../../../../etc/abcdef", "ABCDEFGHIJKLMNOPQRST", strings.Repeat("a", 21)} {
+		if _, err := m.New(id, 0, 0); err == nil {
+			t.Errorf("New(%q) is accepted", id)
+		}
+		if err := m.Sweep(t.Context(), id); err == nil {
+			t.Errorf("Sweep(%q) is accepted", id)
+		}
+	}
+}
+
+func TestNothingMountedIsSaid(t *testing.T) {
+	t.Parallel()
+	m := cgroup.Open(cgroup.Host{MountInfo: os.DevNull})
+	if s := m.Support(); s.Memory || s.Processes || s.CPUs || s.Kill || len(s.Reasons) == 0 {
+		t.Errorf("support: %+v", s)
+	}
+	g, err := m.New("aaaaaaaaaaaaaaaaaaaa", 0, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if g.Start() != nil || g.Payload() != nil || len(g.Tasks()) != 0 || g.NeedsAdoption() {
+		t.Error("an empty group has descriptors")
+	}
+	if p := g.ProveMemory(os.Getpid()); p.Held {
+		t.Error("an empty group proves a limit")
+	}
+	if err := g.Limit(cgroup.Limits{MemoryBytes: 1}); err != nil {
+		t.Error(err)
+	}
+	if err := g.Remove(t.Context()); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,316 @@
+package cgroup
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// parentName is berm's own cgroup in each hierarchy.
+const parentName = "berm"
+
+// controllerNames are those that berm uses.
+var controllerNames = [...]string{"memory", "pids", "cpu"}
+
+// Support says what this host offers.
+type Support struct {
+	// Memory, Processes and CPUs: payloads can be bounded as a whole.
+	Memory, Processes, CPUs bool
+	// Kill: each command can have a cgroup of its own, killed as a whole.
+	Kill bool
+	// Facts are what was seen, for people.
+	Facts []string
+	// Reasons say why something is missing, each with no full stop.
+	Reasons []string
+}
+
+// Manager knows where cgroups can be made. It is immutable and safe for
+// concurrent use. It holds no descriptors and needs no closing.
+type Manager struct {
+	// tree is berm's parent in the unified hierarchy, empty for none.
+	tree       string
+	nsDelegate bool
+	// unified are the controllers that tree's children can use.
+	unified []string
+	// legacy maps a controller to berm's parent in its version 1 hierarchy.
+	legacy  map[string]string
+	support Support
+}
+
+// Host are the facts that Open looks at; the zero value is this host.
+type Host struct {
+	// MountInfo and Own name the files to read, for tests.
+	MountInfo, Own string
+}
+
+// Close removes berm's own parents where they are empty. Another Manager makes
+// them again when it needs them.
+func (m *Manager) Close() {
+	for _, parent := range m.parents() {
+		_ = os.Remove(parent)
+	}
+}
+
+// parents lists berm's parent in each hierarchy, each once.
+func (m *Manager) parents() []string {
+	var out []string
+	if m.tree != "" {
+		out = append(out, m.tree)
+	}
+	for _, controller := range controllerNames {
+		if p := m.legacy[controller]; p != "" && !slices.Contains(out, p) {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// makeBelow makes a directory in one of berm's parents, and the parent again if
+// another Manager has removed it meanwhile.
+func (m *Manager) makeBelow(parent, name string) (string, error) {
+	dir := filepath.Join(parent, name)
+	for range 3 {
+		err := os.Mkdir(dir, 0o755)
+		if !errors.Is(err, fs.ErrNotExist) {
+			return dir, err
+		}
+		if err := os.Mkdir(parent, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+			return dir, err
+		}
+		if parent == m.tree {
+			enable(filepath.Dir(parent), parent)
+		}
+	}
+	return dir, fmt.Errorf("%s vanishes again and again: %w", parent, fs.ErrNotExist)
+}
+
+// Open finds out by trying what this host offers. It never fails: a host
+// without usable cgroups gives a Manager whose Support says so and why.
+func Open(host Host) *Manager {
+	m := &Manager{legacy: map[string]string{}}
+	mounts, err := hierarchies(host.MountInfo)
+	if err != nil {
+		m.miss("cgroups cannot be listed: %v", err)
+		return m
+	}
+	for _, h := range mounts {
+		if h.v2 {
+			m.openUnified(h, host)
+		}
+	}
+	for _, h := range mounts {
+		if !h.v2 {
+			m.openLegacy(h)
+		}
+	}
+	if len(mounts) == 0 {
+		m.miss("no cgroup file system is mounted")
+	}
+	m.support.Memory, m.support.Processes, m.support.CPUs = m.has("memory"), m.has("pids"), m.has("cpu")
+	m.support.Kill = m.tree != ""
+	return m
+}
+
+// Support says what was found.
+func (m *Manager) Support() Support { return m.support }
+
+func (m *Manager) miss(format string, args ...any) {
+	m.support.Reasons = append(m.support.Reasons, fmt.Sprintf(format, args...))
+}
+
+func (m *Manager) saw(format string, args ...any) {
+	m.support.Facts = append(m.support.Facts, fmt.Sprintf(format, args...))
+}
+
+func (m *Manager) has(controller string) bool {
+	return slices.Contains(m.unified, controller) || m.legacy[controller] != ""
+}
+
+// hierarchies reads the mount table.
+func hierarchies(name string) ([]hierarchy, error) {
+	if name == "" {
+		name = "/proc/self/mountinfo"
+	}
+	file, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	return parseMounts(file)
+}
+
+// openUnified looks for a place in the version 2 tree: the root of the mount
+// for root, else the nearest of the caller's own cgroup and those above it that
+// was delegated to the caller.
+func (m *Manager) openUnified(h hierarchy, host Host) {
+	m.nsDelegate = h.nsDelegate
+	if host.Own == "" {
+		host.Own = "/proc/self/cgroup"
+	}
+	own := ""
+	if data, err := os.ReadFile(host.Own); err == nil {
+		own = parseOwn(string(data))
+	}
+	var bases []string
+	if own != "" && !strings.HasPrefix(own, "/..") {
+		bases = ancestors(own)
+	}
+	if os.Geteuid() == 0 {
+		bases = append([]string{"/"}, bases...)
+	}
+	var reasons []string
+	for _, base := range bases {
+		reason := m.tryUnified(filepath.Join(h.root, base))
+		if reason == "" {
+			m.saw("cgroup v2 at %s with %s", m.tree, listed(m.unified))
+			return
+		}
+		reasons = append(reasons, reason)
+	}
+	if len(reasons) == 0 {
+		reasons = []string{"cgroup v2: the caller's own cgroup is not visible"}
+	}
+	m.miss("%s", reasons[0])
+}
+
+// tryUnified makes berm's parent below base and proves that a cgroup can be made
+// there, has cgroup.kill, and can be entered.
+func (m *Manager) tryUnified(base string) (reason string) {
+	if err := unix.Access(filepath.Join(base, "cgroup.procs"), unix.W_OK); err != nil {
+		return fmt.Sprintf("cgroup v2: %s is not delegated to this user: %v", base, err)
+	}
+	tree := filepath.Join(base, parentName)
+	if err := os.Mkdir(tree, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+		return fmt.Sprintf("cgroup v2: %s cannot be made: %v", tree, plain(err))
+	}
+	unified := enable(base, tree)
+	trial, err := os.MkdirTemp(tree, "trial-")
+	if err != nil {
+		_ = os.Remove(tree)
+		return fmt.Sprintf("cgroup v2: no cgroup can be made in %s: %v", tree, plain(err))
+	}
+	defer os.Remove(trial)
+	if _, err := os.Stat(filepath.Join(trial, "cgroup.kill")); err != nil {
+		return "cgroup v2: this kernel has no cgroup.kill (needs 5.14)"
+	}
+	for _, file := range []string{"cgroup.procs", "cgroup.kill", "cgroup.subtree_control"} {
+		if err := unix.Access(filepath.Join(trial, file), unix.W_OK); err != nil {
+			return fmt.Sprintf("cgroup v2: %s of a new cgroup is not writable: %v", file, err)
+		}
+	}
+	m.tree, m.unified = tree, unified
+	return ""
+}
+
+// enable turns on berm's controllers for the children of tree, where base has
+// them to give. What cannot be turned on is left out.
+func enable(base, tree string) []string {
+	var on []string
+	for _, controller := range controllerNames {
+		if !listedIn(filepath.Join(tree, "cgroup.controllers"), controller) &&
+			!grant(base, controller) {
+			continue
+		}
+		if os.WriteFile(filepath.Join(tree, "cgroup.subtree_control"), []byte("+"+controller), 0) == nil {
+			on = append(on, controller)
+		}
+	}
+	return on
+}
+
+// grant makes base give one controller to its children. A cgroup that holds
+// processes cannot; where this process is the only one there, as in a scope of
+// its own, it moves to a leaf first.
+func grant(base, controller string) bool {
+	if !listedIn(filepath.Join(base, "cgroup.controllers"), controller) {
+		return false
+	}
+	control := filepath.Join(base, "cgroup.subtree_control")
+	err := os.WriteFile(control, []byte("+"+controller), 0)
+	if errors.Is(err, unix.EBUSY) && evacuate(base) {
+		err = os.WriteFile(control, []byte("+"+controller), 0)
+	}
+	return err == nil
+}
+
+// evacuate moves this process out of base into a leaf below it, if it is alone.
+func evacuate(base string) bool {
+	self := strconv.Itoa(os.Getpid())
+	if procs, err := readTrimmed(filepath.Join(base, "cgroup.procs")); err != nil || procs != self {
+		return false
+	}
+	leaf := filepath.Join(base, parentName+"-host")
+	if err := os.Mkdir(leaf, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+		return false
+	}
+	return os.WriteFile(filepath.Join(leaf, "cgroup.procs"), []byte(self), 0) == nil
+}
+
+// openLegacy tries a version 1 hierarchy for the controllers that the unified
+// one does not have.
+func (m *Manager) openLegacy(h hierarchy) {
+	var wanted []string
+	for _, controller := range h.controllers {
+		if !m.has(controller) {
+			wanted = append(wanted, controller)
+		}
+	}
+	if len(wanted) == 0 {
+		return
+	}
+	parent := filepath.Join(h.root, parentName)
+	if err := os.Mkdir(parent, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+		m.miss("cgroup v1 %s: %s cannot be made: %v", listed(wanted), parent, plain(err))
+		return
+	}
+	trial, err := os.MkdirTemp(parent, "trial-")
+	if err != nil {
+		m.miss("cgroup v1 %s: no cgroup can be made in %s: %v", listed(wanted), parent, plain(err))
+		return
+	}
+	defer os.Remove(trial)
+	tasks, err := os.OpenFile(filepath.Join(trial, "tasks"), os.O_WRONLY, 0)
+	if err != nil {
+		m.miss("cgroup v1 %s: a new cgroup cannot be entered: %v", listed(wanted), plain(err))
+		return
+	}
+	_ = tasks.Close()
+	for _, controller := range wanted {
+		if err := limitLegacy(trial, controller, Limits{MemoryBytes: 64 << 20, Processes: 16, CPUs: 1}); err != nil {
+			m.miss("cgroup v1 %s: a limit cannot be set: %v", controller, err)
+			continue
+		}
+		m.legacy[controller] = parent
+		m.saw("cgroup v1 %s at %s", controller, parent)
+	}
+}
+
+// listedIn reports whether a file of space-separated words has word.
+func listedIn(file, word string) bool {
+	text, err := readTrimmed(file)
+	return err == nil && slices.Contains(strings.Fields(text), word)
+}
+
+// listed joins names for a sentence.
+func listed(names []string) string {
+	if len(names) == 0 {
+		return "no controllers"
+	}
+	return strings.Join(names, ", ")
+}
+
+// plain drops the path that the caller names already.
+func plain(err error) error {
+	var at *fs.PathError
+	if errors.As(err, &at) {
+		return at.Err
+	}
+	return err
+}

@@ -1,0 +1,253 @@
+package process
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/base32"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/berm-dev/berm/backend/process/cgroup"
+	"github.com/berm-dev/berm/backend/process/seccomp"
+	"github.com/berm-dev/berm/driver"
+	"github.com/berm-dev/berm/errdefs"
+)
+
+const (
+	// trialLimit bounds the trial sandbox.
+	trialLimit = 20 * time.Second
+	// undoLimit bounds the clean-up after a failure, on a context of its own.
+	undoLimit = 15 * time.Second
+	// stateName is the backend's directory below the state directory.
+	stateName = "process"
+)
+
+// bubble is the opened driver.
+type bubble struct {
+	cfg     Config
+	caps    driver.Capabilities
+	bwrap   bwrap
+	cgroups *cgroup.Manager
+	// leases is nil for an unprivileged caller.
+	leases *leases
+	forker *forker
+	kit    *kit
+	system []systemEntry
+	mask   procMask
+	// agent is the sealed program, filter the compiled system call filter, input
+	// an input that is at its end.
+	agent, filter, input *os.File
+
+	closing sync.Once
+	closed  error
+}
+
+var (
+	_ driver.Driver  = (*bubble)(nil)
+	_ driver.Sweeper = (*bubble)(nil)
+)
+
+// open makes a driver: all that can be found wrong is in one error.
+func open(ctx context.Context, cfg Config, host driver.Host) (driver.Driver, error) {
+	tools := thisHost()
+	d := &bubble{cfg: cfg, mask: readMask("/proc")}
+	var reasons []string
+	var work sync.WaitGroup
+	work.Go(func() { d.bwrap, reasons = tools.engine(ctx, cfg) })
+	prepared := d.prepare(host)
+	work.Wait()
+	if prepared != nil {
+		reasons = append(reasons, prepared.Error())
+	}
+	if len(reasons) == 0 {
+		limit, cancel := context.WithTimeout(ctx, trialLimit)
+		defer cancel()
+		if err := d.trial(limit, "version"); err != nil {
+			reasons = append(reasons, "the trial sandbox failed: "+err.Error())
+		}
+	}
+	switch {
+	case len(reasons) == 0:
+		return d, nil
+	case ctx.Err() != nil:
+		return nil, errors.Join(errdefs.Wrap(errdefs.KindOf(ctx.Err()), "open", context.Cause(ctx)), d.Close())
+	}
+	failure := refused(errdefs.Unavailable, "open", sentences(tools.explainAll(cfg, d.bwrap, reasons))...)
+	return nil, errors.Join(failure, d.Close())
+}
+
+// engine settles the mechanism and finds its program.
+func (t toolbox) engine(ctx context.Context, cfg Config) (bwrap, []string) {
+	var reasons []string
+	if cfg.Engine == EngineSeatbelt {
+		reasons = append(reasons, "engine seatbelt needs macOS")
+		return bwrap{}, reasons
+	}
+	found, reasons := t.findBwrap(ctx, cfg.BwrapPath)
+	if t.euid == 0 && !t.mapped(cfg.UIDBase, cfg.UIDCount) {
+		reasons = append(reasons, fmt.Sprintf(
+			"the uids %d to %d, which root's sandboxes run under, do not exist in this user namespace",
+			cfg.UIDBase, cfg.UIDBase+cfg.UIDCount-1))
+	}
+	return found, reasons
+}
+
+// prepare makes what all sandboxes share. What it made before an error is in d,
+// for Close.
+func (d *bubble) prepare(host driver.Host) error {
+	dir := filepath.Join(host.StateDir, stateName)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	var work sync.WaitGroup
+	var faults [3]error
+	work.Go(func() { d.agent, faults[0] = sealedProgram("berm-agent", host.Agent.Image) })
+	work.Go(func() { d.kit, faults[1] = makeKit(sharedMemory, dir, "/etc") })
+	work.Go(func() {
+		d.cgroups = cgroup.Open(cgroup.Host{})
+		d.forker = newForker()
+		faults[2] = d.prepareRest(host)
+	})
+	work.Wait()
+	if err := errors.Join(faults[:]...); err != nil {
+		return err
+	}
+	d.caps = d.capabilities()
+	return nil
+}
+
+func (d *bubble) prepareRest(host driver.Host) error {
+	program, err := seccomp.Program()
+	if err != nil {
+		return err
+	}
+	if d.filter, err = memFile("berm-filter", seccomp.Encode(program)); err != nil {
+		return err
+	}
+	if d.input, err = emptyInput(); err != nil {
+		return err
+	}
+	if d.system, err = readSystem("/"); err != nil {
+		return err
+	}
+	if os.Geteuid() == 0 {
+		d.leases, err = newLeases(filepath.Join(host.StateDir, "uids"), d.cfg.UIDBase, d.cfg.UIDCount)
+	}
+	return err
+}
+
+// capabilities says what this host gives.
+func (d *bubble) capabilities() driver.Capabilities {
+	caps := Config{}.Declare()
+	support := d.cgroups.Support()
+	if !support.Memory {
+		caps.Memory = driver.Partial
+		caps.Notes = append(caps.Notes, "Memory is bounded for each process only, not for the sandbox: there is no memory cgroup")
+	}
+	if !support.CPUs {
+		caps.CPUs = driver.Unenforced
+		caps.Notes = append(caps.Notes, "Processor time is not bounded: there is no cpu cgroup")
+	}
+	if !support.Processes {
+		caps.Notes = append(caps.Notes, "Processes are bounded by an rlimit in the sandbox's own user namespace, "+
+			"which counts the agent's threads too; refused forks are not counted")
+	}
+	if !support.Kill {
+		caps.TreeKill = driver.KillMark
+	}
+	caps.Isolation.Limits = support.Memory && support.Processes
+	caps.Notes = append(caps.Notes, support.Reasons...)
+	caps.Notes = append(caps.Notes,
+		"A sandbox can read the host paths of its mounts in /proc/self/mountinfo",
+		"A unix socket that lies in a mounted directory can be connected to, also through a read-only mount")
+	if d.leases == nil {
+		caps.Notes = append(caps.Notes, "All sandboxes run under the caller's own uid")
+	}
+	if d.forker.keyring != nil {
+		caps.Notes = append(caps.Notes, fmt.Sprintf("The caller's session keyring could not be left: %v", d.forker.keyring))
+	}
+	return caps
+}
+
+// Capabilities is what was found on this host.
+func (d *bubble) Capabilities() driver.Capabilities { return d.caps }
+
+// Close frees what the sandboxes shared.
+func (d *bubble) Close() error {
+	d.closing.Do(func() {
+		if d.forker != nil {
+			d.forker.close()
+		}
+		for _, file := range []*os.File{d.agent, d.filter, d.input} {
+			if file != nil {
+				d.closed = errors.Join(d.closed, file.Close())
+			}
+		}
+		if d.leases != nil {
+			d.leases.close()
+		}
+		if d.kit != nil {
+			d.closed = errors.Join(d.closed, d.kit.close())
+		}
+		if d.cgroups != nil {
+			d.cgroups.Close()
+		}
+	})
+	return d.closed
+}
+
+// Sweep ends and removes what is left of sandboxes whose host process is gone.
+// Their processes have ended with that; cgroups stay.
+func (d *bubble) Sweep(ctx context.Context, ids []string) error {
+	var faults []error
+	for _, id := range ids {
+		if err := d.cgroups.Sweep(ctx, id); err != nil {
+			faults = append(faults, fmt.Errorf("sandbox %s: %w", id, err))
+		}
+	}
+	if err := errors.Join(faults...); err != nil {
+		return errdefs.Wrap(errdefs.Internal, "sweep", err)
+	}
+	return nil
+}
+
+// trial starts a sandbox as Create does, whose first process is the agent's
+// program with command as its argument, and has to end well.
+func (d *bubble) trial(ctx context.Context, command string) (err error) {
+	m := newMachine(d, randomID())
+	defer func() {
+		fresh, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoLimit)
+		defer cancel()
+		err = errors.Join(err, m.Destroy(fresh))
+	}()
+	sizes, err := splitDisk(0, nil)
+	if err != nil {
+		return err
+	}
+	err = m.enter(ctx, order{network: driver.NetworkNone, sizes: sizes, control: d.input, command: command}, cgroup.Limits{})
+	// It may well have ended before anybody looked.
+	if err != nil && !errors.Is(err, errFirstGone) {
+		return m.explain(err)
+	}
+	select {
+	case <-m.child.exited:
+		if m.child.state != nil && m.child.state.Success() {
+			return nil
+		}
+	case <-ctx.Done():
+	}
+	return m.explain(context.Cause(ctx))
+}
+
+// randomID makes an id of the form that sandboxes have.
+func randomID() string {
+	var raw [16]byte
+	// It never fails on Linux: it would end the program first.
+	_, _ = rand.Read(raw[:])
+	return strings.ToLower(base32.StdEncoding.EncodeToString(raw[:]))[:20]
+}

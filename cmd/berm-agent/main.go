@@ -1,0 +1,67 @@
+// Command berm-agent is the program inside a sandbox. The backends start it;
+// nobody needs to.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"runtime/debug"
+
+	"github.com/berm-dev/berm/backend/process/launch"
+	"github.com/berm-dev/berm/internal/agent"
+	"github.com/berm-dev/berm/internal/agent/execmode/first"
+)
+
+// controlDescriptor is where a backend leaves the control socket.
+const controlDescriptor = 3
+
+func main() { os.Exit(run(os.Args[1:])) }
+
+// run carries out one mode and gives the exit status.
+func run(args []string) int {
+	// The exec mode is over before main begins; only its failure gets here.
+	if exit, failed := first.Status(); failed {
+		return exit
+	}
+	mode := ""
+	if len(args) > 0 {
+		mode = args[0]
+	}
+	switch mode {
+	case "serve":
+		return status(agent.Run(context.Background(), controlDescriptor))
+	case "probe":
+		return status(agent.RunProbe(os.Stdin, os.Stdout))
+	case "launch":
+		return status(launch.Main(os.Stdin))
+	case "version":
+		fmt.Println(version())
+		return 0
+	}
+	fmt.Fprintln(os.Stderr, "usage: berm-agent serve|launch|exec|probe|version")
+	return 2
+}
+
+func status(err error) int {
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "berm-agent:", err)
+		return 1
+	}
+	return 0
+}
+
+// version is the module's version and the revision that it was built from.
+func version() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "berm-agent (unknown)"
+	}
+	out := "berm-agent " + info.Main.Version
+	for _, setting := range info.Settings {
+		if setting.Key == "vcs.revision" {
+			out += " " + setting.Value
+		}
+	}
+	return out
+}

@@ -82,7 +82,8 @@ func limitsDisk(t *testing.T, s *suite) {
 	}
 	p := s.open(t, func(c *berm.Config) { c.Limits = berm.Limits{DiskBytes: 16 << 20} })
 	sb := create(t, p, berm.CreateOptions{})
-	res, err := sb.Exec(bounded(t), shell(`for d in . "$TMPDIR" "$HOME" /dev/shm /run /var/tmp; do head -c 64M /dev/zero > "$d/fill" 2>/dev/null; done; cat ./fill "$TMPDIR/fill" "$HOME/fill" /dev/shm/fill /run/fill /var/tmp/fill 2>/dev/null | wc -c`))
+	res, err := sb.Exec(bounded(t), shell(`for d in . "$TMPDIR" "$HOME" /dev/shm /run /var/tmp; do head -c 64M /dev/zero > "$d/fill" 2>/dev/null; done; cat ./fill "$TMPDIR/fill" "$HOME/fill" /dev/shm/fill /run/fill /var/tmp/fill 2>/dev/null | wc -c
+for d in . "$TMPDIR" "$HOME" /dev/shm /run /var/tmp; do rm -f "$d/fill"; done`))
 	if err != nil {
 		t.Fatal(err)
 	}

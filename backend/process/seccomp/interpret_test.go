@@ -113,10 +113,6 @@ func holds(conditions []seccomp.Condition, r request) bool {
 			if low == c.Value {
 				return false
 			}
-		case seccomp.NonZero:
-			if r.args[c.Arg] == 0 {
-				return false
-			}
 		}
 	}
 	return true
@@ -271,35 +267,6 @@ func TestEncode(t *testing.T) {
 		}
 		if got != want {
 			t.Fatalf("instruction %d: %+v, want %+v", i, got, want)
-		}
-	}
-}
-
-func TestMarkFilter(t *testing.T) {
-	t.Parallel()
-	prog, err := seccomp.MarkFilter()
-	if err != nil {
-		t.Fatal(err)
-	}
-	denied := seccomp.Errno(unix.EPERM)
-	for _, c := range []struct {
-		name   string
-		number uint32
-		args   [6]uint64
-		want   seccomp.Action
-	}{
-		{"set", unix.SYS_PRLIMIT64, [6]uint64{0, unix.RLIMIT_MSGQUEUE, 0x1000}, denied},
-		{"set, high pointer", unix.SYS_PRLIMIT64, [6]uint64{0, unix.RLIMIT_MSGQUEUE, 1 << 32}, denied},
-		{"set, high resource", unix.SYS_PRLIMIT64, [6]uint64{0, unix.RLIMIT_MSGQUEUE | 1<<32, 0x1000}, denied},
-		{"get", unix.SYS_PRLIMIT64, [6]uint64{0, unix.RLIMIT_MSGQUEUE, 0, 0x1000}, seccomp.Allow},
-		{"another", unix.SYS_PRLIMIT64, [6]uint64{0, unix.RLIMIT_NOFILE, 0x1000}, seccomp.Allow},
-		{"setrlimit", unix.SYS_SETRLIMIT, [6]uint64{unix.RLIMIT_MSGQUEUE, 0x1000}, denied},
-		{"setrlimit another", unix.SYS_SETRLIMIT, [6]uint64{unix.RLIMIT_NOFILE, 0x1000}, seccomp.Allow},
-		{"any other call", unix.SYS_OPENAT2, [6]uint64{}, seccomp.Allow},
-	} {
-		got, _, err := interpret(prog, request{number: c.number, arch: nativeArch(), args: c.args})
-		if err != nil || got != c.want {
-			t.Errorf("%s: %v, %v; want %v", c.name, got, err, c.want)
 		}
 	}
 }

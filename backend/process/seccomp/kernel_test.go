@@ -25,7 +25,6 @@ const (
 	modeCalls = "berm-test-calls" // make the calls and print their error numbers
 	modeOne   = "berm-test-one"   // make one call that should kill
 	modeShell = "berm-test-shell" // execute the arguments
-	modeMark  = "berm-test-mark"  // the mark filter's calls
 )
 
 func TestMain(m *testing.M) {
@@ -42,9 +41,6 @@ func TestMain(m *testing.M) {
 		restrict(seccomp.Program)
 		fmt.Fprintln(os.Stderr, syscall.Exec(os.Args[1], os.Args[1:], os.Environ()))
 		os.Exit(1)
-	case modeMark:
-		restrict(seccomp.MarkFilter)
-		_ = json.NewEncoder(os.Stdout).Encode(markCalls())
 	default:
 		os.Exit(m.Run())
 	}
@@ -287,41 +283,6 @@ func TestGo(t *testing.T) {
 	}
 	if _, err := root.ReadFile("a/b/c"); err != nil {
 		t.Error(err)
-	}
-}
-
-// markCalls makes the calls that the mark filter is about.
-func markCalls() map[string]int {
-	var limit unix.Rlimit
-	out := map[string]int{}
-	raw := func(name string, number uintptr, a, b, c, d uintptr) {
-		_, _, errno := unix.RawSyscall6(number, a, b, c, d, 0, 0)
-		out[name] = int(errno)
-	}
-	at := uintptr(unsafe.Pointer(&limit))
-	raw("get", unix.SYS_PRLIMIT64, 0, unix.RLIMIT_MSGQUEUE, 0, at)
-	raw("set", unix.SYS_PRLIMIT64, 0, unix.RLIMIT_MSGQUEUE, at, 0)
-	raw("setrlimit", unix.SYS_SETRLIMIT, unix.RLIMIT_MSGQUEUE, at, 0, 0)
-	raw("set another", unix.SYS_PRLIMIT64, 0, unix.RLIMIT_CORE, at, 0)
-	runtime.KeepAlive(&limit)
-	return out
-}
-
-func TestMarkInKernel(t *testing.T) {
-	t.Parallel()
-	for name, credential := range callers() {
-		out, err := child(t, credential, modeMark).Output()
-		var got map[string]int
-		if err := errors.Join(err, json.Unmarshal(out, &got)); err != nil {
-			t.Fatal(err)
-		}
-		for call, want := range map[string]syscall.Errno{
-			"get": 0, "set": syscall.EPERM, "setrlimit": syscall.EPERM, "set another": 0,
-		} {
-			if syscall.Errno(got[call]) != want {
-				t.Errorf("%s: %s: %v, want %v", name, call, syscall.Errno(got[call]), want)
-			}
-		}
 	}
 }
 

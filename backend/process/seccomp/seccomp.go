@@ -31,20 +31,6 @@ import (
 // without a table the error matches errors.ErrUnsupported.
 func Program() ([]unix.SockFilter, error) { return sandbox().program() }
 
-// MarkFilter gives the filter that keeps a process from changing its
-// RLIMIT_MSGQUEUE, by which the agent recognises the processes of a command. It
-// judges native calls only: the sandbox's own filter, where there is one, ends
-// whoever uses another ABI.
-func MarkFilter() ([]unix.SockFilter, error) {
-	const why = "the limit marks the command that a process belongs to"
-	denied := Errno(unix.EPERM)
-	return policy{arch: nativeArch, foreign: Allow, rules: []Rule{
-		call{"prlimit64", unix.SYS_PRLIMIT64}.rule(denied, why,
-			is(1, unix.RLIMIT_MSGQUEUE), Condition{Arg: 2, Op: NonZero}),
-		call{"setrlimit", unix.SYS_SETRLIMIT}.rule(denied, why, is(0, unix.RLIMIT_MSGQUEUE)),
-	}}.program()
-}
-
 // Describe gives the rules of Program, for documentation and diagnosis. Beside
 // them: any other ABI ends the process, and a call that is newer than the table
 // fails with ENOSYS.

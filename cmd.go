@@ -53,6 +53,17 @@ func (c *Cmd) String() string { return strings.Join(c.Args, " ") }
 
 // Start starts the command and returns when it runs. Errors are those of Exec.
 func (c *Cmd) Start() error {
+	if err := c.begin(); err != nil {
+		return err
+	}
+	// Output flows from here on, so that pipes can be read before Wait. The
+	// goroutine ends with the command or with ctx; Wait waits for it.
+	go c.follow()
+	return nil
+}
+
+// begin is Start without anybody who takes the output.
+func (c *Cmd) begin() error {
 	if c.run != nil || c.Result != nil {
 		return errdefs.New(errdefs.Invalid, opExec, "the command was started already")
 	}
@@ -64,16 +75,16 @@ func (c *Cmd) Start() error {
 		return errors.Join(err, closeAll(c.atEnd), closeAll(c.atWait))
 	}
 	c.run, c.ended = r, make(chan struct{})
-	// Output flows from here on, so that pipes can be read before Wait. The
-	// goroutine ends with the command or with ctx; Wait waits for it.
-	go func() {
-		defer close(c.ended)
-		c.result, c.err = r.wait()
-		if err := closeAll(c.atEnd); c.err == nil && err != nil {
-			c.err = errdefs.Wrap(errdefs.Internal, opExec, err)
-		}
-	}()
 	return nil
+}
+
+// follow takes the command's output until its end.
+func (c *Cmd) follow() {
+	defer close(c.ended)
+	c.result, c.err = c.run.wait()
+	if err := closeAll(c.atEnd); c.err == nil && err != nil {
+		c.err = errdefs.Wrap(errdefs.Internal, opExec, err)
+	}
 }
 
 // Wait waits for the command's end and for all of its output. The error is nil
@@ -103,9 +114,11 @@ func (c *Cmd) Wait() error {
 
 // Run is Start and Wait.
 func (c *Cmd) Run() error {
-	if err := c.Start(); err != nil {
+	if err := c.begin(); err != nil {
 		return err
 	}
+	// On this goroutine: a hand-over would cost as much as the rest.
+	c.follow()
 	return c.Wait()
 }
 

@@ -2,6 +2,7 @@ package berm
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -95,18 +96,28 @@ func (f Files) Create(ctx context.Context, name string, perm fs.FileMode, conten
 	})
 }
 
-// ReadFile reads a whole file into memory.
+// maxReadFile is the largest file, in bytes, that ReadFile takes into memory.
+const maxReadFile = 256 << 20
+
+// ReadFile reads a whole file into memory. One of more than 256 MiB is refused
+// with Exhausted, because a file without content can have any size at no cost to
+// who made it: Open reads those.
 func (f Files) ReadFile(ctx context.Context, name string) ([]byte, error) {
-	body, err := f.Open(ctx, name)
+	var data []byte
+	err := f.do(ctx, "read file", name, func(path string) error {
+		body, size, err := f.sandbox.client.Open(ctx, path, 0)
+		if err != nil {
+			return err
+		}
+		if size > maxReadFile {
+			err = errdefs.New(errdefs.Exhausted, "", fmt.Sprintf("%q has %d bytes, more than %d; open it to read it in parts", name, size, maxReadFile))
+		} else {
+			data, err = io.ReadAll(io.LimitReader(body, maxReadFile))
+		}
+		return errors.Join(err, body.Close())
+	})
 	if err != nil {
 		return nil, err
-	}
-	data, err := io.ReadAll(body)
-	if closeErr := body.Close(); err == nil {
-		err = closeErr
-	}
-	if err != nil {
-		return nil, f.sandbox.failed(ctx, "read file", err)
 	}
 	return data, nil
 }

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/berm-dev/berm/driver"
 	"github.com/berm-dev/berm/internal/gen/agentv1"
 	"github.com/berm-dev/berm/posture"
 )
@@ -74,24 +75,36 @@ var protectedPaths = [...]string{
 	"/", "/usr", "/etc", "/etc/passwd", "/dev", "/run", "/mnt", "/home", "/proc/sys/vm/swappiness", "/proc/sysrq-trigger", "/usr/bin/env",
 }
 
-// probe runs the measuring child and judges what it saw.
-func (s *Sandbox) probe(ctx context.Context) ([]posture.Fact, error) {
+// probeFor is what the probe of a sandbox with these mounts tries; nil for a tier
+// that promises nothing.
+func (p *Provider) probeFor(mounts []driver.Mount) *driver.Probe {
+	if len(posture.TableFor(string(p.caps.Tier))) == 0 {
+		return nil
+	}
 	sizePaths := []string{"/tmp", "/home/user", "/dev/shm", "/run"}
-	for _, m := range s.spec.Mounts {
+	for _, m := range mounts {
 		if m.Source == "" {
 			sizePaths = append(sizePaths, m.Dest)
 		}
 	}
+	return &driver.Probe{
+		WritePaths:      append(protectedPaths[:], writableControl),
+		AbstractSockets: []string{p.control.name},
+		SizePaths:       sizePaths,
+	}
+}
+
+// probe runs the measuring child and judges what it saw.
+func (s *Sandbox) probe(ctx context.Context) ([]posture.Fact, error) {
+	order := s.spec.Probe
 	want := posture.ProbeWant{
 		WritableControl:  writableControl,
 		OutsideReachable: s.provider.control.reachable(ctx),
 		DiskBytes:        s.spec.Limits.DiskBytes,
-		SizePaths:        len(sizePaths),
+		SizePaths:        len(order.SizePaths),
 	}
 	answer, err := s.client.Probe(ctx, &agentv1.ProbeRequest{
-		WritePaths:      append(protectedPaths[:], writableControl),
-		AbstractSockets: []string{s.provider.control.name},
-		SizePaths:       sizePaths,
+		WritePaths: order.WritePaths, AbstractSockets: order.AbstractSockets, SizePaths: order.SizePaths,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("probe: %w", err)

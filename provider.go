@@ -168,6 +168,7 @@ func (p *Provider) spec(opts CreateOptions) (*driver.Spec, map[string]string, er
 		Limits:   p.limits,
 		Network:  p.network,
 		Labels:   maps.Clone(opts.Labels),
+		Probe:    p.probeFor(mounts),
 	}, env, nil
 }
 

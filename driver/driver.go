@@ -88,6 +88,16 @@ type Spec struct {
 	Network Network
 	// Labels go on every resource that can carry them.
 	Labels map[string]string
+	// Probe is what the agent will be asked to measure first, nil for nothing. A
+	// backend may tell its agent ahead (boot.Config.Probe), which only saves time.
+	Probe *Probe
+}
+
+// Probe names what a probe tries inside.
+type Probe struct {
+	// WritePaths are tried for writing, AbstractSockets (names without the @) for
+	// connecting; SizePaths lie on file systems whose sizes are wanted.
+	WritePaths, AbstractSockets, SizePaths []string
 }
 
 // Mount is one resolved mount.

@@ -231,6 +231,9 @@ func hostFault(p string, private []string) string {
 	case filepath.Clean(p) != p:
 		return "is not clean"
 	}
+	if reason := kernelFault(p); reason != "" {
+		return reason
+	}
 	info, err := os.Lstat(p)
 	if err != nil {
 		return fmt.Sprintf("cannot be used: %v", unwrapPath(err))
@@ -245,8 +248,32 @@ func hostFault(p string, private []string) string {
 		return fmt.Sprintf("goes through a symbolic link; give %q", real)
 	}
 	for _, own := range private {
+		if real, err := filepath.EvalSymlinks(own); err == nil {
+			own = real // p has no links: a link on the way to own would hide it
+		}
 		if within(p, own) || within(own, p) {
 			return "touches berm's own state"
+		}
+	}
+	return ""
+}
+
+// Shared memory holds the files that all sandboxes of the process backend see,
+// each driver's in a directory of this prefix.
+const (
+	sharedMemory = "/dev/shm"
+	kitPrefix    = "berm-kit-"
+)
+
+// kernelFault refuses what is not files: through it the host could be seen and
+// moved from inside, whatever the mode of the mount.
+func kernelFault(p string) string {
+	if name, below := strings.CutPrefix(p, sharedMemory+"/"); below && !strings.HasPrefix(name, kitPrefix) {
+		return ""
+	}
+	for _, taken := range []string{"/proc", "/sys", "/dev"} {
+		if within(p, taken) {
+			return "belongs to the system"
 		}
 	}
 	return ""

@@ -96,6 +96,12 @@ func TestResolveRefuses(t *testing.T) {
 		"through a link":  {driver.Layout{Outputs: driver.HostVolume(through)}, "goes through a symbolic link"},
 		"own state":       {driver.Layout{Outputs: driver.HostVolume(base + "/state/x")}, "berm's own state"},
 		"above own state": {driver.Layout{Outputs: driver.HostVolume(base)}, "berm's own state"},
+		"host's proc":     {driver.Layout{Uploads: driver.HostVolume("/proc")}, "belongs to the system"},
+		"host's sys":      {driver.Layout{Uploads: driver.HostVolume("/sys/fs/cgroup")}, "belongs to the system"},
+		"host's devices":  {driver.Layout{Workdir: "/dev"}, "belongs to the system"},
+		"everybody's etc": {driver.Layout{Scratch: driver.HostVolume("/dev/shm")}, "belongs to the system"},
+		"somebody's etc":  {driver.Layout{Scratch: driver.HostVolume("/dev/shm/berm-kit-0-1/etc")}, "belongs to the system"},
+		"shared memory":   {driver.Layout{Scratch: driver.HostVolume("/dev/shm/none-such")}, "no such file"},
 		"no source":       {driver.Layout{Outputs: &driver.Volume{}}, "exactly one of"},
 		"share":           {driver.Layout{Uploads: &driver.Volume{Source: driver.Source{AzureFileShare: &driver.AzureFileShare{}}}}, "azureFileShare"},
 		"image":           {driver.Layout{Uploads: &driver.Volume{Source: driver.Source{InImage: &driver.InImage{}}}}, "inImage"},
@@ -118,6 +124,10 @@ func TestResolveRefuses(t *testing.T) {
 		if mounts != nil || !strings.Contains(strings.Join(faults, "\n"), c.want) {
 			t.Errorf("%s: mounts %v, faults %q; want a fault with %q", name, mounts, faults, c.want)
 		}
+	}
+	behind := driver.Layout{Outputs: driver.HostVolume(filepath.Join(base, "real"))}
+	if _, faults, _ := behind.Resolve(hostDirs, through); !strings.Contains(strings.Join(faults, "\n"), "berm's own state") {
+		t.Errorf("a state directory behind a link: %q", faults)
 	}
 	_, faults, _ := driver.Layout{Outputs: driver.HostVolume("rel"), Uploads: driver.HostVolume("/none-such"), Skills: skill("..").Skills}.Resolve(hostDirs)
 	if len(faults) != 3 {

@@ -27,6 +27,7 @@ func filesGroup() group {
 		{"links", filesLinks},
 		{"special", filesSpecial},
 		{"kinds", filesKinds},
+		{"endless", filesEndless},
 	}}
 }
 
@@ -258,6 +259,17 @@ func filesSpecial(t *testing.T, s *suite) {
 		if err := sb.Files().WriteFile(bounded(t), sb.WorkDir(), []byte("x"), 0o644); err == nil {
 			t.Error("a directory was written as a file")
 		}
+	})
+}
+
+// filesEndless: a file whose size costs its maker nothing does not cost the host
+// its memory.
+func filesEndless(t *testing.T, s *suite) {
+	sb := s.sandbox(t)
+	sh(t, sb, "truncate -s 1T endless")
+	within(t, liveness, "reading a file of 1 TiB into memory", func() {
+		_, err := sb.Files().ReadFile(bounded(t), "endless")
+		wantKind(t, err, errdefs.Exhausted)
 	})
 }
 

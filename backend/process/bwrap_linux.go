@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -92,15 +93,19 @@ func (t toolbox) findBwrap(ctx context.Context, path string) (bwrap, []string) {
 	case info.Mode()&(os.ModeSetuid|os.ModeSetgid) != 0:
 		return b, []string{fmt.Sprintf("%s is setuid: berm does not run with privileges that it was not given", absolute)}
 	}
-	help, err := t.output(ctx, absolute, "--help")
-	if err != nil {
-		return b, []string{fmt.Sprintf("%s --help: %v", absolute, err)}
+	var help, version string
+	var helpErr, versionErr error
+	var asking sync.WaitGroup
+	asking.Go(func() { help, helpErr = t.output(ctx, absolute, "--help") })
+	version, versionErr = t.output(ctx, absolute, "--version")
+	asking.Wait()
+	switch {
+	case helpErr != nil:
+		return b, []string{fmt.Sprintf("%s --help: %v", absolute, helpErr)}
+	case versionErr != nil:
+		return b, []string{fmt.Sprintf("%s --version: %v", absolute, versionErr)}
 	}
 	b.bindFD = hasOption(help, "--bind-fd") && hasOption(help, "--ro-bind-fd")
-	version, err := t.output(ctx, absolute, "--version")
-	if err != nil {
-		return b, []string{fmt.Sprintf("%s --version: %v", absolute, err)}
-	}
 	return b, b.judge(version, help)
 }
 

@@ -186,7 +186,7 @@ func (m *machine) enter(ctx context.Context, o order, limits cgroup.Limits) erro
 
 // boot is the first message for the agent, and its descriptors.
 func (m *machine) boot(spec *driver.Spec) (boot.Config, []*os.File) {
-	c := boot.Config{User: "user", Home: homePath, Dir: workRoot(spec.Mounts), Path: commandPath, TempDir: tmpPath}
+	c := boot.Config{User: "user", Home: homePath, Dir: workRoot(spec.Mounts), Path: commandPath, TempDir: tmpPath, Probe: ahead(spec.Probe)}
 	var files []*os.File
 	if payload := m.group.Payload(); payload != nil {
 		c.Files, files = append(c.Files, boot.CgroupDir), append(files, payload)
@@ -205,6 +205,25 @@ func (m *machine) boot(spec *driver.Spec) (boot.Config, []*os.File) {
 		c.DataBytes = spec.Limits.MemoryBytes
 	}
 	return c, files
+}
+
+// maxAhead bounds the probe that goes with the boot message, in bytes of names.
+const maxAhead = 8 << 10
+
+// ahead is the probe for the boot message; nil for one that is too large for it,
+// which is then begun when it is asked for.
+func ahead(p *driver.Probe) *boot.Probe {
+	if p == nil {
+		return nil
+	}
+	size := 0
+	for _, name := range slices.Concat(p.WritePaths, p.AbstractSockets, p.SizePaths) {
+		size += len(name)
+	}
+	if size > maxAhead {
+		return nil
+	}
+	return &boot.Probe{WritePaths: p.WritePaths, AbstractSockets: p.AbstractSockets, SizePaths: p.SizePaths}
 }
 
 // workRoot is where commands start that say nothing else.

@@ -20,7 +20,8 @@ func main() { os.Exit(run(os.Args[1:])) }
 
 // run carries out one mode and gives the exit status.
 func run(args []string) int {
-	// The exec mode is over before main begins; only its failure gets here.
+	// The light modes are over before main begins; only a failure of the exec mode
+	// gets here.
 	if exit, failed := first.Status(); failed {
 		return exit
 	}
@@ -31,8 +32,6 @@ func run(args []string) int {
 	switch mode {
 	case "serve":
 		return status(agent.Run(context.Background(), controlDescriptor))
-	case "probe":
-		return status(agent.RunProbe(os.Stdin, os.Stdout))
 	case "launch":
 		return status(launch.Main(os.Stdin))
 	case "version":

@@ -52,9 +52,11 @@ func (a *app) doctor(ctx context.Context, asJSON bool) error {
 		all = append(all, d)
 	}
 	if asJSON {
-		a.printJSON(struct {
+		if a.printJSON(struct {
 			Backends []diagnosis `json:"backends"`
-		}{all})
+		}{all}) != nil {
+			return statusFailure
+		}
 	} else {
 		for _, d := range all {
 			a.printDiagnosis(d)

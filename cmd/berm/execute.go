@@ -109,7 +109,9 @@ func (s *session) command(ctx context.Context) status {
 		result = &berm.Result{Reason: berm.NotStarted}
 	}
 	code := exitStatus(ctx, result, err)
-	s.report(ctx, result, explain(ctx, err))
+	if !s.report(ctx, result, explain(ctx, err)) && code == 0 {
+		return statusFailure
+	}
 	return code
 }
 
@@ -126,10 +128,16 @@ func (s *stream) Write(data []byte) (int, error) {
 	case errors.Is(err, syscall.EPIPE):
 		s.gone(errReaderGone)
 	case err != nil:
-		s.gone(err)
+		s.gone(&outputError{err})
 	}
 	return n, err
 }
+
+// outputError is why a run's context has ended: the output cannot be written.
+type outputError struct{ error }
+
+// Unwrap gives the failure itself.
+func (e *outputError) Unwrap() error { return e.error }
 
 // exitStatus is what a shell would give.
 func exitStatus(ctx context.Context, result *berm.Result, err error) status {
@@ -173,12 +181,17 @@ func interruptStatus(ctx context.Context) status {
 	return statusFailure
 }
 
-// explain gives the signal that ended the run instead of what failed because of
-// it.
+// explain gives what ended the run instead of what failed because of it.
 func explain(ctx context.Context, err error) error {
 	var interrupted interruptedError
-	if err != nil && errors.As(context.Cause(ctx), &interrupted) {
+	var output *outputError
+	switch cause := context.Cause(ctx); {
+	case err == nil:
+		return nil
+	case errors.As(cause, &interrupted):
 		return &errdefs.Error{Kind: errdefs.Cancelled, Err: interrupted}
+	case errors.As(cause, &output):
+		return errdefs.Wrap(errdefs.KindOf(output.error), "write output", output.error)
 	}
 	return err
 }

@@ -89,7 +89,8 @@ func hint(name string, candidates []string) string {
 // in words on the standard error.
 func (a *app) reportFailure(err error, asJSON bool) {
 	if asJSON {
-		a.printJSON(struct {
+		// The failure is told by the exit status as well.
+		_ = a.printJSON(struct {
 			Error errdefs.Encoded `json:"error"`
 		}{errdefs.Encode(err)})
 		return
@@ -131,11 +132,16 @@ func (a *app) say(format string, args ...any) {
 	fmt.Fprintln(a.stderr, "berm: "+printable(fmt.Sprintf(format, args...)))
 }
 
-func (a *app) printJSON(value any) {
+// printJSON writes one object to the standard output. Its error has been told on
+// the standard error.
+func (a *app) printJSON(value any) error {
 	encoder := json.NewEncoder(a.stdout)
 	encoder.SetEscapeHTML(false)
-	// The standard output is all that there is to tell a failure on.
-	_ = encoder.Encode(value)
+	err := encoder.Encode(value)
+	if err != nil {
+		a.say("write the result: %v", err)
+	}
+	return err
 }
 
 // printable escapes control characters: text that came from inside must not

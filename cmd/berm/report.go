@@ -53,11 +53,10 @@ func newOutcome(result *berm.Result, err error) outcome {
 	return out
 }
 
-// report tells how the command ended, where its exit status does not say it.
-func (s *session) report(ctx context.Context, result *berm.Result, err error) {
-	if s.plan.json {
-		s.app.printJSON(newOutcome(result, err))
-	}
+// report tells how the command ended, where its exit status does not say it. It
+// reports whether the object of --json, where one was asked for, was written.
+func (s *session) report(ctx context.Context, result *berm.Result, err error) bool {
+	written := !s.plan.json || s.app.printJSON(newOutcome(result, err)) == nil
 	switch {
 	case errors.Is(context.Cause(ctx), errReaderGone):
 		// The reader left by its own will, which is no fault.
@@ -72,6 +71,7 @@ func (s *session) report(ctx context.Context, result *berm.Result, err error) {
 	case result.Reason == berm.DiskLimit:
 		s.app.say("the limit on temporary storage was reached")
 	}
+	return written
 }
 
 func (s *session) memoryLimit() int64 {
@@ -82,7 +82,8 @@ func (s *session) memoryLimit() int64 {
 }
 
 // writePosture writes the record to a file that appears whole or not at all, to
-// the standard error for "-", and nowhere for "".
+// the standard error for "-", and nowhere for "". What is there and is no regular
+// file, such as a device, a pipe or a link to one, is written to and stays.
 func (a *app) writePosture(path string, record posture.Record) error {
 	if path == "" {
 		return nil
@@ -96,6 +97,25 @@ func (a *app) writePosture(path string, record posture.Record) error {
 		_, err = a.stderr.Write(text)
 		return err
 	}
+	if info, err := os.Lstat(path); err == nil && !info.Mode().IsRegular() {
+		return writeInto(path, text)
+	}
+	return replaceFile(path, text)
+}
+
+// writeInto writes to what is there. A pipe that nobody reads is an error, not a
+// reason to wait.
+func writeInto(path string, text []byte) error {
+	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|unix.O_NONBLOCK, 0o644)
+	if err != nil {
+		return err
+	}
+	_, err = file.Write(text)
+	return errors.Join(err, file.Close())
+}
+
+// replaceFile writes a new file and gives it the name.
+func replaceFile(path string, text []byte) error {
 	file, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
 	if err != nil {
 		return fmt.Errorf("make the file: %w", err)

@@ -13,7 +13,7 @@ var errSize = errors.New("a size is a whole number with B, K, M, G or T, in powe
 // parseSize reads a size in bytes. Units are binary; the decimal-looking KB, MB
 // are refused, because people do not agree on what they mean.
 func parseSize(text string) (int64, error) {
-	digits := strings.TrimRight(text, "BKMGTiB")
+	digits := strings.TrimRight(text, "BKMGTi")
 	unit := text[len(digits):]
 	shift, known := map[string]uint{
 		"": 0, "B": 0, "K": 10, "KiB": 10, "M": 20, "MiB": 20, "G": 30, "GiB": 30, "T": 40, "TiB": 40,

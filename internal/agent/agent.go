@@ -33,6 +33,9 @@ type Config struct {
 	// is for a process that is the agent alone, init or a child subreaper: each
 	// other part of the process that started a child would lose its status.
 	Reap bool
+	// settled is closed when the process can take signals, nil where nobody sees
+	// to that. There is no agent, and so no payload, before.
+	settled <-chan struct{}
 }
 
 // Agent serves one sandbox. Its methods may be called concurrently.
@@ -51,9 +54,12 @@ func New(config Config) (*Agent, error) {
 	if err != nil {
 		return nil, err
 	}
-	a := &Agent{processes: procs, files: newFiles(config.Boot)}
+	// The probe, if the host wants one, runs while the rest is made.
+	a := &Agent{processes: procs, control: newControl(config, procs), files: newFiles(config.Boot)}
 	a.data = a.dataHandler()
-	a.control = newControl(config, procs)
+	if config.settled != nil {
+		<-config.settled
+	}
 	return a, nil
 }
 

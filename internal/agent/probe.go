@@ -1,15 +1,17 @@
 package agent
 
 import (
+	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"os"
+	"sync/atomic"
 
 	"connectrpc.com/connect/v2"
 	"connectrpc.com/connect/v2/connecthttp"
 
+	"github.com/berm-dev/berm/internal/agent/probe"
 	"github.com/berm-dev/berm/internal/gen/agentv1"
 	"github.com/berm-dev/berm/internal/gen/agentv1/agentv1connect"
 )
@@ -32,11 +34,19 @@ type control struct {
 	mux     *http.ServeMux
 	self    selfRunner
 	tunnels tunnels
+	// early is the probe of the boot message, nil without one.
+	early *earlyProbe
 }
 
-// newControl makes the control plane's handler. close has to be called.
-func newControl(_ Config, self selfRunner) *control {
+// newControl makes the control plane's handler, and begins the probe that the
+// boot message announces. close has to be called.
+func newControl(config Config, self selfRunner) *control {
 	c := &control{mux: http.NewServeMux(), self: self}
+	if want := config.Boot.Probe; want != nil {
+		c.early = beginProbe(self, probe.Order{
+			AgentPID: os.Getpid(), WritePaths: want.WritePaths, AbstractSockets: want.AbstractSockets, SizePaths: want.SizePaths,
+		})
+	}
 	rpc := connect.NewServer()
 	agentv1connect.RegisterControlHandler(rpc, c)
 	connecthttp.Mount(c.mux, rpc, connecthttp.WithCompressors(), connecthttp.WithReadMaxBytes(maxProbeOutput))
@@ -47,8 +57,50 @@ func newControl(_ Config, self selfRunner) *control {
 // ServeHTTP serves the control plane.
 func (c *control) ServeHTTP(w http.ResponseWriter, r *http.Request) { c.mux.ServeHTTP(w, r) }
 
-// close ends every tunnel and waits for its goroutines.
-func (c *control) close() { c.tunnels.close() }
+// close ends every tunnel and the early probe, and waits for their goroutines.
+func (c *control) close() {
+	if c.early != nil {
+		c.early.cancel()
+		<-c.early.done
+	}
+	c.tunnels.close()
+}
+
+// earlyProbe is a probe that was begun before it was asked for.
+type earlyProbe struct {
+	order  []byte
+	cancel context.CancelFunc
+	taken  atomic.Bool
+	// done is closed when out and err do not change any more.
+	done chan struct{}
+	out  []byte
+	err  error
+}
+
+func beginProbe(self selfRunner, order probe.Order) *earlyProbe {
+	ctx, cancel := context.WithCancel(context.Background())
+	e := &earlyProbe{order: order.Encode(), cancel: cancel, done: make(chan struct{})}
+	go func() {
+		defer close(e.done)
+		e.out, e.err = self.runSelf(ctx, []string{"probe"}, e.order)
+	}()
+	return e
+}
+
+// measure runs a probe. The early one answers the first request that is the same
+// as it; every other is measured when it is made.
+func (c *control) measure(ctx context.Context, order []byte) ([]byte, error) {
+	e := c.early
+	if e == nil || !bytes.Equal(e.order, order) || !e.taken.CompareAndSwap(false, true) {
+		return c.self.runSelf(ctx, []string{"probe"}, order)
+	}
+	select {
+	case <-e.done:
+		return e.out, e.err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
 
 // Probe runs the measuring child and passes on what it saw.
 func (c *control) Probe(ctx context.Context, req *agentv1.ProbeRequest) (*agentv1.ProbeResponse, error) {
@@ -57,24 +109,21 @@ func (c *control) Probe(ctx context.Context, req *agentv1.ProbeRequest) (*agentv
 			return nil, faultf(connect.CodeInvalidArgument, "probe: a list has %d items, more than %d", len(list), maxProbeItems).rpc()
 		}
 	}
-	order, err := json.Marshal(probeOrder{
+	order := probe.Order{
 		AgentPID:        os.Getpid(),
 		WritePaths:      req.GetWritePaths(),
 		AbstractSockets: req.GetAbstractSockets(),
 		SizePaths:       req.GetSizePaths(),
-	})
+	}
+	out, err := c.measure(ctx, order.Encode())
 	if err != nil {
 		return nil, probeFault(err)
 	}
-	out, err := c.self.runSelf(ctx, []string{"probe"}, order)
+	seen, err := probe.DecodeReport(out)
 	if err != nil {
-		return nil, probeFault(err)
-	}
-	var seen probeReport
-	if err := json.Unmarshal(out, &seen); err != nil {
 		return nil, probeFault(fmt.Errorf("decode the probe's answer: %w", err))
 	}
-	return seen.message(), nil
+	return probeMessage(seen), nil
 }
 
 // probeFault tells the host why there is no measurement.
@@ -86,15 +135,15 @@ func probeFault(err error) error {
 	return connect.NewError(code, "probe: "+err.Error()).WithCause(err)
 }
 
-// message gives the report in the host's form.
-func (r *probeReport) message() *agentv1.ProbeResponse {
+// probeMessage gives the report in the host's form.
+func probeMessage(r *probe.Report) *agentv1.ProbeResponse {
 	return &agentv1.ProbeResponse{
-		CapInheritable:  r.Status["CapInh"],
-		CapPermitted:    r.Status["CapPrm"],
-		CapEffective:    r.Status["CapEff"],
-		CapBounding:     r.Status["CapBnd"],
-		CapAmbient:      r.Status["CapAmb"],
-		SignalsIgnored:  r.Status["SigIgn"],
+		CapInheritable:  r.CapInheritable,
+		CapPermitted:    r.CapPermitted,
+		CapEffective:    r.CapEffective,
+		CapBounding:     r.CapBounding,
+		CapAmbient:      r.CapAmbient,
+		SignalsIgnored:  r.SignalsIgnored,
 		NoNewPrivileges: r.NoNewPrivileges,
 		SeccompMode:     r.SeccompMode,
 		UidMap:          r.UIDMap,

@@ -140,6 +140,11 @@ func (p *process) await(pidfd int) (unix.WaitStatus, error) {
 		status unix.WaitStatus
 		err    error
 	)
+	if ended, err := p.collect(&status, unix.WNOHANG); ended {
+		// So short that there is nothing to wait for.
+		_ = unix.Close(pidfd)
+		return status, err
+	}
 	file, fileErr := pollable(pidfd, "process")
 	if fileErr != nil {
 		return p.awaitBlocking()
@@ -181,7 +186,9 @@ func (p *process) settle(status unix.WaitStatus, waitErr error) {
 	p.endLife()
 	p.stdin.close()
 	for _, out := range p.outputs {
-		out.wake()
+		if !out.isSettled() {
+			out.wake()
+		}
 	}
 	left, listErr := p.tree.members()
 	p.mu.Lock()

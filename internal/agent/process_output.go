@@ -141,6 +141,16 @@ func look(raw syscall.RawConn) func(func(uintptr) bool) error {
 // after it has closed leaderEnded.
 func (o *output) wake() { _ = o.file.SetReadDeadline(time.Now().Add(quiet)) }
 
+// isSettled is true when there is nothing to wake.
+func (o *output) isSettled() bool {
+	select {
+	case <-o.settled:
+		return true
+	default:
+		return false
+	}
+}
+
 // ended is true after the leader's end.
 func (o *output) ended() bool {
 	select {

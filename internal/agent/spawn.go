@@ -109,7 +109,20 @@ func (s *spawner) fork(p program, in *start) spawned {
 	return <-reply
 }
 
+// usualSlack is the kernel's own timer slack, in nanoseconds.
+const usualSlack = 50_000
+
+// fork starts the child from this thread. A host may have started the agent with
+// a larger timer slack, so that the Go runtime's monitor thread disturbs short
+// commands less; a child inherits its thread's, and gets the usual one.
 func fork(p program, in *start) spawned {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if slack, err := unix.PrctlRetInt(unix.PR_GET_TIMERSLACK, 0, 0, 0, 0); err == nil && slack > usualSlack {
+		// A refusal only makes the child's timers less exact.
+		_ = unix.Prctl(unix.PR_SET_TIMERSLACK, usualSlack, 0, 0, 0)
+		defer func() { _ = unix.Prctl(unix.PR_SET_TIMERSLACK, uintptr(slack), 0, 0, 0) }()
+	}
 	out := spawned{pidfd: -1}
 	attr := in.attr
 	attr.PidFD = &out.pidfd

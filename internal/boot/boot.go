@@ -40,8 +40,18 @@ type Config struct {
 	// EgressAddress, when not empty, is where the agent opens the egress
 	// listener that it hands to the host in its hello.
 	EgressAddress string `json:"egressAddress,omitempty"`
+	// Probe, when not nil, is the host's first probe request: the agent begins it
+	// at once, and has the answer, or is about to, when it is asked for.
+	Probe *Probe `json:"probe,omitempty"`
 	// Files names the descriptors: CgroupDir, TasksPrefix + anything.
 	Files []string `json:"files,omitempty"`
+}
+
+// Probe is a probe request's lists.
+type Probe struct {
+	WritePaths      []string `json:"writePaths,omitempty"`
+	AbstractSockets []string `json:"abstractSockets,omitempty"`
+	SizePaths       []string `json:"sizePaths,omitempty"`
 }
 
 // MarkBits is the part of a mark that is the agent's; the rest counts commands.

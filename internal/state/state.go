@@ -4,7 +4,7 @@
 //
 // owners/<instance>.lock is held by flock as long as its process lives;
 // sandboxes/<id>.json is written before a machine is made and removed after it
-// is gone.
+// is gone; <instance>.<id>.tmp beside it is one that is being written.
 package state
 
 import (
@@ -26,6 +26,7 @@ const (
 	sandboxesDir = "sandboxes"
 	lockSuffix   = ".lock"
 	intentSuffix = ".json"
+	draftSuffix  = ".tmp"
 )
 
 // DefaultDir is where berm keeps its state when nobody says otherwise: /run/berm
@@ -152,12 +153,13 @@ func (o *Owner) Intend(id, backend string) error {
 	if err != nil {
 		return fmt.Errorf("record sandbox: %w", err)
 	}
-	path := o.dir.intentPath(id)
-	if err := os.WriteFile(path+".tmp", data, 0o600); err != nil {
-		return errors.Join(fmt.Errorf("record sandbox: %w", err), removeFile(path+".tmp"))
+	// The owner's name makes a draft that was never finished removable.
+	draft := filepath.Join(o.dir.path, sandboxesDir, o.instance+"."+id+draftSuffix)
+	if err := os.WriteFile(draft, data, 0o600); err != nil {
+		return errors.Join(fmt.Errorf("record sandbox: %w", err), removeFile(draft))
 	}
-	if err := os.Rename(path+".tmp", path); err != nil {
-		return errors.Join(fmt.Errorf("record sandbox: %w", err), removeFile(path+".tmp"))
+	if err := os.Rename(draft, o.dir.intentPath(id)); err != nil {
+		return errors.Join(fmt.Errorf("record sandbox: %w", err), removeFile(draft))
 	}
 	return nil
 }
@@ -183,8 +185,9 @@ func (d *Dir) intentPath(id string) string {
 // Orphans are the sandboxes of one dead owner. Holding it keeps other sweeps
 // away.
 type Orphans struct {
-	dir  *Dir
-	lock *os.File
+	dir      *Dir
+	instance string
+	lock     *os.File
 	// IDs are the sandboxes that the owner had begun on the backend.
 	IDs []string
 	// others is true when the owner had sandboxes on another backend too.
@@ -192,12 +195,38 @@ type Orphans struct {
 }
 
 // Orphans finds dead owners that had sandboxes on a backend, and dead owners
-// that had none at all. The caller ends each with Release.
+// that had none at all. The caller ends each with Release, also after an error.
 func (d *Dir) Orphans(backend string) ([]*Orphans, error) {
-	intents, err := d.intents()
-	if err != nil {
+	found, err := d.deadOwners()
+	if len(found) == 0 {
 		return nil, err
 	}
+	// Only now: an owner whose lock is free makes no more records, so that none
+	// can be missed.
+	intents, intentsErr := d.intents()
+	if intentsErr != nil {
+		errs := []error{err, intentsErr}
+		for _, o := range found {
+			errs = append(errs, o.Release(false))
+		}
+		return nil, errors.Join(errs...)
+	}
+	for _, o := range found {
+		for _, in := range intents {
+			switch {
+			case in.Owner != o.instance:
+			case in.Backend == backend:
+				o.IDs = append(o.IDs, in.ID)
+			default:
+				o.others = true
+			}
+		}
+	}
+	return found, err
+}
+
+// deadOwners takes the locks that nobody holds.
+func (d *Dir) deadOwners() ([]*Orphans, error) {
 	locks, err := os.ReadDir(filepath.Join(d.path, ownersDir))
 	if err != nil {
 		return nil, fmt.Errorf("list owners: %w", err)
@@ -212,20 +241,9 @@ func (d *Dir) Orphans(backend string) ([]*Orphans, error) {
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return found, fmt.Errorf("look at owner %s: %w", instance, err)
 		}
-		if lock == nil {
-			continue
+		if lock != nil {
+			found = append(found, &Orphans{dir: d, instance: instance, lock: lock})
 		}
-		orphans := &Orphans{dir: d, lock: lock}
-		for _, in := range intents {
-			switch {
-			case in.Owner != instance:
-			case in.Backend == backend:
-				orphans.IDs = append(orphans.IDs, in.ID)
-			default:
-				orphans.others = true
-			}
-		}
-		found = append(found, orphans)
 	}
 	return found, nil
 }
@@ -260,13 +278,28 @@ func (o *Orphans) Release(swept bool) error {
 	var errs []error
 	if swept {
 		for _, id := range o.IDs {
-			errs = append(errs, removeFile(o.dir.intentPath(id)), removeFile(o.dir.intentPath(id)+".tmp"))
+			errs = append(errs, removeFile(o.dir.intentPath(id)))
 		}
+		errs = append(errs, o.removeDrafts())
 		if !o.others {
 			errs = append(errs, removeFile(o.lock.Name()))
 		}
 	}
 	return errors.Join(append(errs, o.lock.Close())...)
+}
+
+// removeDrafts removes the records that the owner was writing when it died.
+// Nothing was made for them yet.
+func (o *Orphans) removeDrafts() error {
+	dir := filepath.Join(o.dir.path, sandboxesDir)
+	entries, err := os.ReadDir(dir)
+	errs := []error{err}
+	for _, entry := range entries {
+		if name := entry.Name(); strings.HasPrefix(name, o.instance+".") && strings.HasSuffix(name, draftSuffix) {
+			errs = append(errs, removeFile(filepath.Join(dir, name)))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // NewID gives 20 random characters of [a-z0-9], about 103 bits.

@@ -1,10 +1,12 @@
 package state_test
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/berm-dev/berm/internal/state"
@@ -105,6 +107,102 @@ func TestUnsweptOrphansStay(t *testing.T) {
 		if err := orphans[0].Release(false); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// TestDraftsOfTheDeadGo: an owner that was killed while it wrote a record leaves
+// a draft, which the next sweep removes; that of a living one stays.
+func TestDraftsOfTheDeadGo(t *testing.T) {
+	t.Parallel()
+	dir := open(t)
+	alive, dead := claim(t, dir), claim(t, dir)
+	draft := func(owner *state.Owner) string {
+		name := filepath.Join(dir.Path(), "sandboxes", owner.Instance()+"."+state.NewID()+".tmp")
+		if err := os.WriteFile(name, []byte("{"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return name
+	}
+	mine, theirs := draft(alive), draft(dead)
+	// A sandbox that is begun on keeps the dead owner's lock file from going.
+	if err := dead.Intend(state.NewID(), "one"); err != nil {
+		t.Fatal(err)
+	}
+	if err := dead.Close(); err != nil {
+		t.Fatal(err)
+	}
+	orphans, err := dir.Orphans("one")
+	if err != nil || len(orphans) != 1 {
+		t.Fatalf("orphans are %+v, %v", orphans, err)
+	}
+	if err := orphans[0].Release(true); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(mine); err != nil {
+		t.Errorf("the draft of a living owner: %v", err)
+	}
+	if _, err := os.Stat(theirs); err == nil {
+		t.Errorf("%s is left", theirs)
+	}
+	if err := os.Remove(mine); err != nil {
+		t.Fatal(err)
+	}
+	if err := alive.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if left := files(t, dir); len(left) != 0 {
+		t.Errorf("left behind: %q", left)
+	}
+}
+
+// TestNoRecordIsMissed: owners that die while others look leave nothing behind
+// that no sweep can find any more.
+func TestNoRecordIsMissed(t *testing.T) {
+	t.Parallel()
+	dir := open(t)
+	sweepAll := func() {
+		orphans, err := dir.Orphans("one")
+		if err != nil {
+			t.Error(err)
+		}
+		for _, o := range orphans {
+			if err := o.Release(true); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	var dying, sweeping sync.WaitGroup
+	stop := make(chan struct{})
+	for range 2 {
+		sweeping.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+					sweepAll()
+				}
+			}
+		})
+		dying.Go(func() {
+			for range 100 {
+				owner, err := dir.Claim()
+				if err == nil {
+					err = errors.Join(owner.Intend(state.NewID(), "one"), owner.Close())
+				}
+				if err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	dying.Wait()
+	close(stop)
+	sweeping.Wait()
+	sweepAll()
+	if left := files(t, dir); len(left) != 0 {
+		t.Errorf("%d files are left, as %q", len(left), left[0])
 	}
 }
 

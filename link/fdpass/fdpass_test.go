@@ -2,6 +2,8 @@ package fdpass_test
 
 import (
 	"context"
+	"errors"
+	"io"
 	"net"
 	"net/http"
 	"sync"
@@ -10,6 +12,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/berm-dev/berm/errdefs"
 	"github.com/berm-dev/berm/link"
 	"github.com/berm-dev/berm/link/fdpass"
 	"github.com/berm-dev/berm/link/linktest"
@@ -103,4 +106,35 @@ func TestConformance(t *testing.T) { //nolint:paralleltest // see above
 	linktest.Run(t, func(t *testing.T, data, control http.Handler) (link.Link, func()) {
 		return open(t, data, control, nil)
 	})
+}
+
+// TestDyingGuest: a dying guest's stream may close before its control socket;
+// what was read until then is not taken for all there was.
+func TestDyingGuest(t *testing.T) {
+	t.Parallel()
+	l, g := openHostile(t, fdpass.Options{})
+	die := make(chan struct{})
+	g.serve(func(conn net.Conn) {
+		readRequest(conn)
+		_, _ = io.WriteString(conn, "HTTP/1.1 101 Switching\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\npart")
+		<-die
+		_ = conn.Close()
+		_ = g.conn.Close()
+	})
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+link.ControlHost+"/", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Connection", "Upgrade")
+	req.Header.Set("Upgrade", "x")
+	resp, err := l.RoundTrip(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	close(die)
+	got, err := io.ReadAll(resp.Body)
+	if string(got) != "part" || !errors.Is(err, errdefs.TransportLost) {
+		t.Errorf("read %q, %v", got, err)
+	}
 }

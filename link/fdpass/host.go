@@ -2,9 +2,10 @@ package fdpass
 
 import (
 	"context"
+	"maps"
 	"net"
-	"net/http"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -38,9 +39,11 @@ type Link struct {
 	sending chan struct{}
 	data    *plane
 	admin   *plane
-	buffers sync.Pool
-	ready   chan struct{}
-	done    chan struct{}
+	// buffers are for bulk bodies, requests for whole small requests.
+	buffers  sync.Pool
+	requests sync.Pool
+	ready    chan struct{}
+	done     chan struct{}
 	// egress is written under mu before ready is closed; nil where none was
 	// handed over.
 	egress *egress
@@ -49,13 +52,10 @@ type Link struct {
 	ended  bool
 	closed bool
 	cause  error
-	// streams are the live host ends, requests those whose response is not yet
-	// read to its end.
-	streams  map[*stream]struct{}
-	requests map[*request]struct{}
-	// work counts what Close waits for: goroutines, calls of RoundTrip, and
-	// streams until http.Transport has closed them. It grows only under mu and
-	// before ended.
+	// streams are the live host ends.
+	streams map[*stream]struct{}
+	// work counts what Close waits for: goroutines and calls of RoundTrip. It
+	// grows only under mu and before ended.
 	work sync.WaitGroup
 }
 
@@ -91,7 +91,6 @@ func New(control *os.File, bootPayload []byte, files []*os.File, opts Options) (
 		ready:       make(chan struct{}),
 		done:        make(chan struct{}),
 		streams:     map[*stream]struct{}{},
-		requests:    map[*request]struct{}{},
 	}
 	l.buffers.New = func() any { return new([copySize]byte) }
 	l.data = newPlane(l, tagData, opts.MaxStreams)
@@ -218,41 +217,29 @@ func (l *Link) end(cause error) {
 		return
 	}
 	l.ended, l.cause = true, cause
-	streams := make([]*stream, 0, len(l.streams))
-	for s := range l.streams {
-		streams = append(streams, s)
-		if s.detached {
-			// The caller owns it and closes it whenever it likes.
-			l.forget(s)
+	streams := slices.Collect(maps.Keys(l.streams))
+	var uploads []*upload
+	for _, s := range streams {
+		if s.upload != nil {
+			uploads = append(uploads, s.upload)
 		}
 	}
-	requests := make([]*request, 0, len(l.requests))
-	for r := range l.requests {
-		requests = append(requests, r)
-	}
+	l.data.stop()
+	l.admin.stop()
 	inside := l.egress
 	l.mu.Unlock()
-	close(l.done)
-	// Errors of closing are of no use to anybody here: every descriptor goes.
+	// Errors of closing are of no use to anybody here: every descriptor goes. The
+	// streams go before Done, so that no request succeeds after it.
 	_ = l.control.Close()
-	for _, r := range requests {
-		r.cancel()
-	}
 	for _, s := range streams {
 		_ = s.inner.Close()
 	}
+	close(l.done)
+	for _, u := range uploads {
+		u.abandon()
+	}
 	if inside != nil {
 		_ = inside.stop()
-	}
-	l.data.transport.CloseIdleConnections()
-	l.admin.transport.CloseIdleConnections()
-}
-
-// forget takes a stream out of the account, once. The lock is held.
-func (l *Link) forget(s *stream) {
-	if _, ok := l.streams[s]; ok {
-		delete(l.streams, s)
-		l.work.Done()
 	}
 }
 
@@ -267,47 +254,4 @@ func (l *Link) endError(op string) error {
 		return errdefs.New(errdefs.Closed, op, "the link is closed")
 	}
 	return &errdefs.Error{Kind: errdefs.KindOf(l.cause), Op: op, Reasons: []string{"the link has ended"}, Err: l.cause}
-}
-
-// plane is one of the two ways in. Each has its own http.Transport, whose every
-// connection is opened with that plane's tag, so that no request can come to
-// the other plane by a pooled connection.
-type plane struct {
-	tag       byte
-	transport *http.Transport
-	// slots holds one element for each stream in use.
-	slots chan struct{}
-}
-
-const (
-	// idlePerPlane bounds the streams kept for reuse, idleTimeout their age.
-	idlePerPlane = 16
-	idleTimeout  = 30 * time.Second
-	// maxHeaderBytes bounds a response's header.
-	maxHeaderBytes = 64 << 10
-	// bufferSize is that of http.Transport's buffers, two per stream. Larger
-	// reads and writes go past them. It also bounds what http.Transport logs of
-	// an unasked-for response.
-	bufferSize = 16 << 10
-)
-
-func newPlane(l *Link, tag byte, streams int) *plane {
-	http1 := new(http.Protocols)
-	http1.SetHTTP1(true)
-	return &plane{
-		tag:   tag,
-		slots: make(chan struct{}, streams),
-		transport: &http.Transport{
-			Proxy:                  nil,
-			DialContext:            func(ctx context.Context, _, _ string) (net.Conn, error) { return l.dial(ctx, tag) },
-			DisableCompression:     true,
-			MaxIdleConns:           idlePerPlane,
-			MaxIdleConnsPerHost:    idlePerPlane,
-			IdleConnTimeout:        idleTimeout,
-			MaxResponseHeaderBytes: maxHeaderBytes,
-			WriteBufferSize:        bufferSize,
-			ReadBufferSize:         bufferSize,
-			Protocols:              http1,
-		},
-	}
 }

@@ -1,42 +1,46 @@
 package fdpass
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptrace"
+	"strings"
 	"sync"
-	"sync/atomic"
-	"time"
 
 	"github.com/berm-dev/berm/errdefs"
 	"github.com/berm-dev/berm/link"
 )
 
-const opRoundTrip = "send request"
-
-// abandonGrace is how long RoundTrip waits for an answer that may have come
-// just before its stream ended, while the caller's own body blocks the rest.
-const abandonGrace = 100 * time.Millisecond
-
-// requestKey finds the request in the context that http.Transport dials with.
-type requestKey struct{}
+const (
+	opRoundTrip = "send request"
+	// inlineBody bounds a body, in bytes, that is sent in one write with its
+	// request's header. The socket's buffer has room for both.
+	inlineBody = 64 << 10
+	// maxInformational bounds the answers of 1xx before the response.
+	maxInformational = 5
+)
 
 // request is one call of RoundTrip until its response is read, or, after an
-// upgrade, until the call returns.
+// upgrade, until the call returns. Everything happens on the caller's own
+// goroutine, because each hand-over to another costs as much as the rest;
+// only a body that may block is sent by a goroutine.
 type request struct {
 	link   *Link
 	plane  *plane
 	parent context.Context
-	// ctx is the parent's, ended also by the link's end and by release.
-	ctx    context.Context
-	cancel context.CancelFunc
-	// stream is the last one that http.Transport chose; chosen tells of each.
-	stream atomic.Pointer[stream]
-	chosen chan *stream
-	body   *requestBody
-	once   sync.Once
+	stream *stream
+	reused bool
+	// keep is false when the stream cannot carry another request.
+	keep   bool
+	upload *upload
+	// disarm stops the watch over the context; if it is too late for that,
+	// cancelled is closed when the watch has closed the stream.
+	disarm    func() bool
+	cancelled chan struct{}
+	once      sync.Once
 }
 
 // RoundTrip sends a request to the plane that the URL's host names; the scheme
@@ -44,8 +48,9 @@ type request struct {
 // be free, as long as the request's context allows, and it returns when that
 // ends, also while the body's Read blocks: that Read may then still run, and
 // the body is closed. A response of 101 that was asked for has a Body that is a
-// net.Conn with CloseWrite. Errors, also of reading the response's body:
-// Invalid, Cancelled, Timeout, Closed, TransportLost, Protocol, Exhausted.
+// net.Conn with CloseWrite. Of httptrace, GotConn is called. Errors, also of
+// reading the response's body: Invalid, Cancelled, Timeout, Closed,
+// TransportLost, Protocol, Exhausted.
 func (l *Link) RoundTrip(req *http.Request) (*http.Response, error) {
 	r, err := l.enter(req)
 	if err != nil {
@@ -56,30 +61,30 @@ func (l *Link) RoundTrip(req *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	defer l.work.Done()
-	resp, err := r.send(req)
+	resp, err := r.exchange(req)
 	if err != nil {
 		err = r.explain(err)
-		r.release()
+		r.finish(false)
 		return nil, err
 	}
-	if resp.StatusCode == http.StatusSwitchingProtocols {
+	r.keep = !req.Close && !resp.Close
+	switch {
+	case resp.StatusCode == http.StatusSwitchingProtocols:
 		return r.upgrade(req, resp)
-	}
-	if resp.Body == http.NoBody {
-		r.release()
-	} else if resp.ContentLength < 0 && len(resp.TransferEncoding) == 0 {
+	case resp.Body == http.NoBody:
+		r.finish(r.keep)
+	case resp.ContentLength < 0 && len(resp.TransferEncoding) == 0:
 		// Such a body ends with its stream, as a lost one does.
-		_ = resp.Body.Close()
-		r.release()
+		r.finish(false)
 		return nil, protocolError(opRoundTrip, "the agent answered with a body of no stated length")
-	} else {
+	default:
 		resp.Body = &responseBody{inner: resp.Body, request: r}
 	}
-	resp.Request = req
 	return resp, nil
 }
 
-// enter checks a request, waits for its turn and puts it into the account.
+// enter checks a request, waits for its turn, gets it a stream and puts it into
+// the account.
 func (l *Link) enter(req *http.Request) (*request, error) {
 	p, err := l.planeOf(req)
 	if err != nil {
@@ -89,6 +94,9 @@ func (l *Link) enter(req *http.Request) (*request, error) {
 	if err := l.Ready(parent); err != nil {
 		return nil, err
 	}
+	if parent.Err() != nil {
+		return nil, contextError(parent, opRoundTrip)
+	}
 	select {
 	case p.slots <- struct{}{}:
 	case <-l.done:
@@ -96,13 +104,17 @@ func (l *Link) enter(req *http.Request) (*request, error) {
 	case <-parent.Done():
 		return nil, contextError(parent, opRoundTrip)
 	}
-	r := &request{link: l, plane: p, parent: parent, chosen: make(chan *stream, 4)}
-	r.ctx, r.cancel = context.WithCancel(context.WithValue(parent, requestKey{}, r))
-	r.ctx = httptrace.WithClientTrace(r.ctx, &httptrace.ClientTrace{GotConn: r.gotConn, PutIdleConn: r.putIdle})
-	if !l.begin(func() { l.requests[r] = struct{}{}; l.work.Add(1) }) {
-		r.release()
+	if !l.begin(func() { l.work.Add(1) }) {
+		<-p.slots
 		return nil, l.endError(opRoundTrip)
 	}
+	r := &request{link: l, plane: p, parent: parent}
+	if r.stream, r.reused, err = p.take(parent); err != nil {
+		<-p.slots
+		l.work.Done()
+		return nil, r.explain(err)
+	}
+	r.watch()
 	return r, nil
 }
 
@@ -111,6 +123,8 @@ func (l *Link) planeOf(req *http.Request) (*plane, error) {
 	switch {
 	case req.URL == nil || req.URL.Scheme != "http":
 		return nil, errdefs.New(errdefs.Invalid, opRoundTrip, "the URL's scheme is not http")
+	case strings.Trim(req.Method, "ABCDEFGHIJKLMNOPQRSTUVWXYZ") != "":
+		return nil, errdefs.New(errdefs.Invalid, opRoundTrip, fmt.Sprintf("the method %q is not one", req.Method))
 	case req.URL.Host == link.DataHost:
 		return l.data, nil
 	case req.URL.Host == link.ControlHost:
@@ -119,97 +133,90 @@ func (l *Link) planeOf(req *http.Request) (*plane, error) {
 	return nil, errdefs.New(errdefs.Invalid, opRoundTrip, fmt.Sprintf("the URL's host %q is not a plane", req.URL.Host))
 }
 
-func (r *request) gotConn(info httptrace.GotConnInfo) {
-	s, ok := info.Conn.(*stream)
+// watch closes the stream when the context ends, which wakes whoever uses it.
+func (r *request) watch() {
+	r.cancelled = make(chan struct{})
+	r.disarm = context.AfterFunc(r.parent, func() {
+		defer close(r.cancelled)
+		_ = r.stream.Close()
+	})
+}
+
+// exchange sends the request and reads the response up to its body.
+func (r *request) exchange(req *http.Request) (*http.Response, error) {
+	if trace := httptrace.ContextClientTrace(r.parent); trace != nil && trace.GotConn != nil {
+		trace.GotConn(httptrace.GotConnInfo{Conn: r.stream, Reused: r.reused})
+	}
+	if err := r.send(req); err != nil {
+		return nil, err
+	}
+	r.stream.room = maxHeaderBytes
+	defer func() { r.stream.room = unlimited }()
+	for range maxInformational {
+		resp, err := http.ReadResponse(r.stream.buffered, req)
+		if err != nil {
+			return nil, err
+		}
+		if resp.StatusCode >= http.StatusOK || resp.StatusCode == http.StatusSwitchingProtocols {
+			return resp, nil
+		}
+	}
+	return nil, protocolError(opRoundTrip, "more than %d informational answers", maxInformational)
+}
+
+// send sends a small request in one write. A body that may block, or is large,
+// gets a goroutine.
+func (r *request) send(req *http.Request) error {
+	hasBody := req.Body != nil && req.Body != http.NoBody
+	if hasBody && (req.GetBody == nil || req.ContentLength <= 0 || req.ContentLength > inlineBody) {
+		u := &upload{link: r.link, body: req.Body, done: make(chan struct{}), counted: true}
+		if !r.link.begin(func() { r.stream.upload = u; r.link.work.Add(1) }) {
+			_ = req.Body.Close()
+			return r.link.endError(opRoundTrip)
+		}
+		r.upload = u
+		out := *req
+		out.Body = u
+		go u.run(&out, r.stream)
+		return nil
+	}
+	buffer, ok := r.link.requests.Get().(*bytes.Buffer)
 	if !ok {
-		return
+		buffer = new(bytes.Buffer)
 	}
-	s.users.Add(1)
-	r.stream.Store(s)
-	select {
-	case r.chosen <- s:
-	default:
+	defer r.link.requests.Put(buffer)
+	buffer.Reset()
+	if err := req.Write(buffer); err != nil {
+		return errdefs.Wrap(errdefs.Invalid, opRoundTrip, err)
 	}
+	_, err := r.stream.Write(buffer.Bytes())
+	return err
 }
 
-// putIdle runs on the goroutine that reads the stream, before it reads on.
-func (r *request) putIdle(error) {
-	if s := r.stream.Load(); s != nil {
-		s.users.Add(-1)
-	}
-}
-
-// release ends what the request holds, once.
-func (r *request) release() {
+// finish ends what the request holds, once. With keep the stream may carry
+// another request, if nothing speaks against it.
+func (r *request) finish(keep bool) {
 	r.once.Do(func() {
-		r.cancel()
-		r.link.mu.Lock()
-		delete(r.link.requests, r)
-		r.link.mu.Unlock()
+		if !r.disarm() {
+			<-r.cancelled
+			keep = false
+		}
+		if keep && r.upload != nil {
+			keep = r.upload.sent()
+		}
+		if keep && r.stream.buffered.Buffered() == 0 {
+			r.plane.put(r.stream)
+		} else {
+			_ = r.stream.Close()
+		}
+		if r.upload != nil {
+			r.upload.abandon()
+		}
 		<-r.plane.slots
 	})
 }
 
-// send hands the request to http.Transport. A body that is in memory
-// (GetBody is set) cannot block; any other gets a goroutine, because
-// http.Transport does not return before the body's Read has.
-func (r *request) send(req *http.Request) (*http.Response, error) {
-	out := req.WithContext(r.ctx)
-	if req.Body == nil || req.Body == http.NoBody || req.GetBody != nil {
-		return r.plane.transport.RoundTrip(out)
-	}
-	r.body = &requestBody{inner: req.Body, request: r}
-	out.Body = r.body
-	type result struct {
-		resp *http.Response
-		err  error
-	}
-	results, abandoned := make(chan result), make(chan struct{})
-	go func() {
-		resp, err := r.plane.transport.RoundTrip(out)
-		select {
-		case results <- result{resp, err}:
-		case <-abandoned:
-			if err == nil {
-				_ = resp.Body.Close()
-			}
-		}
-	}()
-	cancelled := r.ctx.Done()
-	var gone <-chan struct{}
-	var grace <-chan time.Time
-	for {
-		select {
-		case got := <-results:
-			return got.resp, got.err
-		case s := <-r.chosen:
-			gone = s.closed
-			continue
-		case <-cancelled:
-			cancelled = nil
-		case <-gone:
-			gone = nil
-		case <-grace:
-			close(abandoned)
-			// In its own goroutine: a Close may wait for its Read.
-			go r.body.Close()
-			return nil, errAbandoned
-		}
-		over := cancelled == nil
-		switch {
-		case !r.body.blocked(over):
-		case over:
-			grace = time.After(0)
-		default:
-			grace = time.After(abandonGrace)
-		}
-	}
-}
-
-// errAbandoned is never seen outside: the context or the stream has ended.
-var errAbandoned = errors.New("the stream ended while the request's body was being read")
-
-// explain gives an error of http.Transport, or of the response's body, its kind.
+// explain gives an error of the exchange, or of the response's body, its kind.
 func (r *request) explain(err error) error {
 	if r.parent.Err() != nil {
 		return contextError(r.parent, opRoundTrip)
@@ -217,18 +224,16 @@ func (r *request) explain(err error) error {
 	if ended := r.link.endError(opRoundTrip); ended != nil {
 		return ended
 	}
-	var known *errdefs.Error
-	if errors.As(err, &known) {
-		return known
+	if r.upload != nil {
+		if fault := r.upload.fault(); fault != nil {
+			return errdefs.Wrap(errdefs.Invalid, "read request body", fault)
+		}
 	}
-	s := r.stream.Load()
+	var known *errdefs.Error
 	switch {
-	case r.body != nil && r.body.fault() != nil:
-		return errdefs.Wrap(errdefs.Invalid, "read request body", r.body.fault())
-	case s == nil:
-		// http.Transport refused it before it chose a stream.
-		return errdefs.Wrap(errdefs.Invalid, opRoundTrip, err)
-	case errors.Is(err, errAbandoned) || s.broken.Load() || lost(err):
+	case errors.As(err, &known):
+		return known
+	case r.stream.broken.Load() || lost(err):
 		return lostError(opRoundTrip, err)
 	}
 	return errdefs.Wrap(errdefs.Protocol, opRoundTrip, err)

@@ -1,6 +1,7 @@
 package fdpass
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -9,11 +10,10 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/berm-dev/berm/errdefs"
 )
 
 const (
@@ -24,58 +24,65 @@ const (
 	// the whole guest has ended. A dying guest's sockets close one by one, its
 	// control socket perhaps last.
 	lostGrace = 20 * time.Millisecond
+	// maxHeaderBytes bounds a response's header, with what was read behind it.
+	maxHeaderBytes = 64 << 10
+	// unlimited is the room where no header is being read.
+	unlimited = -1
+	// bufferSize is that of a stream's buffers. Larger reads and writes go past
+	// them.
+	bufferSize = 16 << 10
 )
 
 // stream is the host's end of one stream, as a net.Conn with CloseWrite.
 type stream struct {
 	inner *net.UnixConn
 	link  *Link
-	// users counts the requests on the stream: 0 while it is idle, when the
-	// guest has nothing to say.
-	users atomic.Int32
+	raw   syscall.RawConn
+	// buffered reads the responses through limited; room is what is left for
+	// the header. Both belong to the request that has the stream.
+	buffered *bufio.Reader
+	room     int
 	// broken is set when the guest's end was seen to be gone.
 	broken  atomic.Bool
 	closing sync.Once
-	closed  chan struct{}
-	// detached is set, under the link's lock, once the stream belongs to the
-	// caller of an upgrade; released then gives its slot back.
-	detached bool
-	released func()
+
+	// The link's lock guards the rest. detached is set once the stream belongs to
+	// the caller of an upgrade; released then gives its slot back. upload sends
+	// the present request, if that needs a goroutine.
+	detached  bool
+	released  func()
+	upload    *upload
+	idleSince time.Time
 }
 
 var _ net.Conn = (*stream)(nil)
 
-// dial makes a stream for http.Transport. The context that http.Transport gives
-// is cut off from the request's; the request itself travels in its values.
-func (l *Link) dial(ctx context.Context, tag byte) (net.Conn, error) {
+// dial makes a stream.
+func (l *Link) dial(ctx context.Context, tag byte) (*stream, error) {
 	const op = "open stream"
-	r, ok := ctx.Value(requestKey{}).(*request)
-	if !ok {
-		return nil, errdefs.New(errdefs.Internal, op, "dialled without a request")
-	}
-	if !l.begin(func() { l.work.Add(1) }) {
-		return nil, l.endError(op)
-	}
-	defer l.work.Done()
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
 		return nil, wrapSystem(op, err)
 	}
-	conn, err := openConn(fds[0], "fdpass-stream")
+	s := &stream{link: l, room: unlimited}
+	s.buffered = bufio.NewReaderSize(limited{s}, bufferSize)
+	s.inner, err = openConn(fds[0], "fdpass-stream")
 	if err == nil {
-		err = l.send(r.ctx, tag, fds[1])
+		s.raw, err = s.inner.SyscallConn()
+	}
+	if err == nil {
+		err = l.send(ctx, tag, fds[1])
 	}
 	// The guest's copy is in flight, or the stream is not wanted.
 	err = errors.Join(err, unix.Close(fds[1]))
-	s := &stream{inner: conn, link: l, closed: make(chan struct{})}
-	if err == nil && !l.begin(func() { l.streams[s] = struct{}{}; l.work.Add(1) }) {
+	if err == nil && !l.begin(func() { l.streams[s] = struct{}{} }) {
 		err = l.endError(op)
 	}
 	if err == nil {
 		return s, nil
 	}
-	if conn != nil {
-		err = errors.Join(err, conn.Close())
+	if s.inner != nil {
+		err = errors.Join(err, s.inner.Close())
 	}
 	return nil, wrapSystem(op, err)
 }
@@ -130,12 +137,25 @@ func (l *Link) send(ctx context.Context, tag byte, fd int) error {
 // the link's error.
 func (s *stream) Read(p []byte) (int, error) {
 	n, err := s.inner.Read(p)
-	if n > 0 && s.users.Load() <= 0 {
-		// Nobody asked. Handing it on would have http.Transport log it.
-		_ = s.inner.Close()
-		return 0, protocolError("read stream", "bytes on an idle stream")
-	}
 	return n, s.explain(err)
+}
+
+// limited is the stream as the reader of responses sees it.
+type limited struct{ *stream }
+
+// Read reads as much of a header as may come.
+func (l limited) Read(p []byte) (int, error) {
+	if l.room == 0 {
+		return 0, protocolError("read response", "the header is longer than %d bytes", maxHeaderBytes)
+	}
+	if l.room > 0 {
+		p = p[:min(len(p), l.room)]
+	}
+	n, err := l.stream.Read(p)
+	if l.room > 0 {
+		l.room -= n
+	}
+	return n, err
 }
 
 // Write writes all of p.
@@ -144,7 +164,7 @@ func (s *stream) Write(p []byte) (int, error) {
 	return n, s.explain(err)
 }
 
-// ReadFrom copies r in large writes; http.Transport uses it for bodies.
+// ReadFrom copies r in large writes; net/http uses it for bodies.
 func (s *stream) ReadFrom(r io.Reader) (int64, error) {
 	buffer, ok := s.link.buffers.Get().(*[copySize]byte)
 	if !ok {
@@ -181,9 +201,8 @@ func (s *stream) Close() error {
 	var err error
 	s.closing.Do(func() {
 		err = s.inner.Close()
-		close(s.closed)
 		s.link.mu.Lock()
-		s.link.forget(s)
+		delete(s.link.streams, s)
 		released := s.released
 		s.link.mu.Unlock()
 		if released != nil {
@@ -229,18 +248,23 @@ func (s *stream) isDetached() bool {
 
 // hungUp tells whether the guest's end is closed altogether, or may be, because
 // our own direction is shut and the kernel cannot tell.
-func (s *stream) hungUp() bool {
-	raw, err := s.inner.SyscallConn()
-	if err != nil {
-		return false
-	}
+func (s *stream) hungUp() bool { return s.events()&unix.POLLHUP != 0 }
+
+// silent tells whether the guest's end is open and has sent nothing.
+func (s *stream) silent() bool { return s.events() == 0 }
+
+// events are those of poll(2) that there are now.
+func (s *stream) events() int16 {
 	poll := []unix.PollFd{{Events: unix.POLLIN}}
-	err = raw.Control(func(fd uintptr) {
+	err := s.raw.Control(func(fd uintptr) {
 		poll[0].Fd = int32(fd)
 		// Without a time to wait there is nothing to interrupt or retry.
 		_, _ = unix.Poll(poll, 0)
 	})
-	return err == nil && poll[0].Revents&unix.POLLHUP != 0
+	if err != nil {
+		return unix.POLLNVAL
+	}
+	return poll[0].Revents
 }
 
 // LocalAddr and RemoteAddr are those of unnamed unix sockets.

@@ -33,9 +33,10 @@ const (
 // Group is the cgroups of one sandbox. All methods may be called concurrently,
 // except that Start, Adopt and Limit belong to its creation, in this order.
 type Group struct {
-	manager *Manager
-	name    string
-	limits  Limits
+	manager  *Manager
+	name     string
+	uid, gid int
+	limits   Limits
 
 	mu      sync.Mutex
 	dirs    []string // made so far, parents before children
@@ -45,59 +46,69 @@ type Group struct {
 	meters  meters
 }
 
-// New makes the version 2 part of a sandbox's cgroups and gives its payload
-// directory to uid and gid. On a host without cgroups the Group is empty, and
-// all of its methods do nothing. On an error nothing is left.
+// New makes the place in which a sandbox starts; Limit makes the rest, so that
+// the start need not wait for it. The payloads' version 2 directory becomes uid's
+// and gid's. On a host without cgroups the Group is empty, and all of its methods
+// do nothing. On an error nothing is left.
 func (m *Manager) New(id string, uid, gid int) (*Group, error) {
 	if !idPattern.MatchString(id) {
 		return nil, fmt.Errorf("cgroup: %q is not a sandbox id", id)
 	}
-	g := &Group{manager: m, name: "berm-" + id, tasks: map[string]*os.File{}}
+	g := &Group{manager: m, name: "berm-" + id, uid: uid, gid: gid, tasks: map[string]*os.File{}}
 	if m.tree == "" {
 		return g, nil
 	}
-	if err := g.makeTree(uid, gid); err != nil {
+	if err := g.makeTree(); err != nil {
 		return nil, errors.Join(fmt.Errorf("cgroup v2: %w", err), g.abandon())
 	}
 	return g, nil
 }
 
-// makeTree makes berm-<id>, its agent and its payload directory.
-func (g *Group) makeTree(uid, gid int) error {
+// makeTree makes berm-<id> and its agent directory.
+func (g *Group) makeTree() error {
 	top, err := g.manager.makeBelow(g.manager.tree, g.name)
 	if err != nil {
 		return err
 	}
 	g.dirs = append(g.dirs, top)
-	for _, name := range []string{agentName, payloadName} {
-		dir := filepath.Join(top, name)
-		if err := os.Mkdir(dir, 0o755); err != nil {
-			return err
-		}
-		g.dirs = append(g.dirs, dir)
+	where := filepath.Join(top, agentName)
+	if err := os.Mkdir(where, 0o755); err != nil {
+		return err
 	}
+	g.dirs = append(g.dirs, where)
+	if g.NeedsAdoption() {
+		where = top
+	}
+	g.start, err = openDir(where)
+	return err
+}
+
+// makePayload makes the payload directory.
+func (g *Group) makePayload() error {
+	if g.manager.tree == "" || g.payload != nil {
+		return nil
+	}
+	top := filepath.Join(g.manager.tree, g.name)
 	payload := filepath.Join(top, payloadName)
+	if err := os.Mkdir(payload, 0o755); err != nil {
+		return err
+	}
+	g.dirs = append(g.dirs, payload)
 	for file, value := range map[string]int{"cgroup.max.descendants": maxDescendants, "cgroup.max.depth": maxDepth} {
 		if err := write(payload, file, strconv.Itoa(value)); err != nil {
 			return err
 		}
 	}
-	if uid != os.Geteuid() {
+	if g.uid != os.Geteuid() {
 		// Starting a process in a cgroup needs write access to cgroup.procs of the
 		// common ancestor of where it comes from and where it goes to.
 		for _, owned := range []string{payload, filepath.Join(payload, "cgroup.procs"), filepath.Join(top, "cgroup.procs")} {
-			if err := os.Chown(owned, uid, gid); err != nil {
+			if err := os.Chown(owned, g.uid, g.gid); err != nil {
 				return err
 			}
 		}
 	}
-	where := filepath.Join(top, agentName)
-	if g.NeedsAdoption() {
-		where = top
-	}
-	if g.start, err = openDir(where); err != nil {
-		return err
-	}
+	var err error
 	g.payload, err = openDir(payload)
 	return err
 }
@@ -132,12 +143,15 @@ func (g *Group) Adopt(pids ...int) error {
 	return nil
 }
 
-// Limit sets the limits and opens the counters. After an error the Group can
-// only be removed.
+// Limit makes the payloads' cgroups, sets the limits and opens the counters.
+// After an error the Group can only be removed.
 func (g *Group) Limit(l Limits) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.limits = l
+	if err := g.makePayload(); err != nil {
+		return fmt.Errorf("cgroup v2: %w", err)
+	}
 	if err := g.limitTree(l); err != nil {
 		return fmt.Errorf("cgroup v2: %w", err)
 	}
@@ -189,8 +203,8 @@ func (g *Group) limitOld(controller string, l Limits) error {
 	return limitLegacy(dir, controller, l)
 }
 
-// Payload is the version 2 directory for the commands' cgroups, nil for none.
-// It stays the Group's.
+// Payload is the version 2 directory for the commands' cgroups, nil for none and
+// before Limit. It stays the Group's.
 func (g *Group) Payload() *os.File { return g.payload }
 
 // Tasks are the version 1 files that the thread which starts commands has to

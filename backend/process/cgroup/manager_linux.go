@@ -191,17 +191,17 @@ func (m *Manager) tryUnified(base string) (reason string) {
 		return fmt.Sprintf("cgroup v2: %s cannot be made: %v", tree, plain(err))
 	}
 	unified := enable(base, tree)
-	trial, err := os.MkdirTemp(tree, "trial-")
+	trial, err := newTrial(tree)
 	if err != nil {
 		_ = os.Remove(tree)
 		return fmt.Sprintf("cgroup v2: no cgroup can be made in %s: %v", tree, plain(err))
 	}
-	defer os.Remove(trial)
-	if _, err := os.Stat(filepath.Join(trial, "cgroup.kill")); err != nil {
+	defer trial.close()
+	if _, err := os.Stat(filepath.Join(trial.dir, "cgroup.kill")); err != nil {
 		return "cgroup v2: this kernel has no cgroup.kill (needs 5.14)"
 	}
 	for _, file := range []string{"cgroup.procs", "cgroup.kill", "cgroup.subtree_control"} {
-		if err := unix.Access(filepath.Join(trial, file), unix.W_OK); err != nil {
+		if err := unix.Access(filepath.Join(trial.dir, file), unix.W_OK); err != nil {
 			return fmt.Sprintf("cgroup v2: %s of a new cgroup is not writable: %v", file, err)
 		}
 	}
@@ -270,20 +270,20 @@ func (m *Manager) openLegacy(h hierarchy) {
 		m.miss("cgroup v1 %s: %s cannot be made: %v", listed(wanted), parent, plain(err))
 		return
 	}
-	trial, err := os.MkdirTemp(parent, "trial-")
+	trial, err := newTrial(parent)
 	if err != nil {
 		m.miss("cgroup v1 %s: no cgroup can be made in %s: %v", listed(wanted), parent, plain(err))
 		return
 	}
-	defer os.Remove(trial)
-	tasks, err := os.OpenFile(filepath.Join(trial, "tasks"), os.O_WRONLY, 0)
+	defer trial.close()
+	tasks, err := os.OpenFile(filepath.Join(trial.dir, "tasks"), os.O_WRONLY, 0)
 	if err != nil {
 		m.miss("cgroup v1 %s: a new cgroup cannot be entered: %v", listed(wanted), plain(err))
 		return
 	}
 	_ = tasks.Close()
 	for _, controller := range wanted {
-		if err := limitLegacy(trial, controller, Limits{MemoryBytes: 64 << 20, Processes: 16, CPUs: 1}); err != nil {
+		if err := limitLegacy(trial.dir, controller, Limits{MemoryBytes: 64 << 20, Processes: 16, CPUs: 1}); err != nil {
 			m.miss("cgroup v1 %s: a limit cannot be set: %v", controller, err)
 			continue
 		}

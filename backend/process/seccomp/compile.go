@@ -138,7 +138,7 @@ func (r Rule) check(before []Rule) error {
 		return fmt.Errorf("rule for %s is never reached", r.Call)
 	}
 	for _, c := range r.When {
-		if c.Arg > 5 || c.Value&^c.Mask != 0 || c.Op > NotEqual {
+		if c.Arg > 5 || c.Value&^c.Mask != 0 || c.Op > NonZero {
 			return fmt.Errorf("rule for %s has a condition that cannot work: %v", r.Call, c)
 		}
 	}
@@ -224,6 +224,9 @@ func (a *assembler) body(rules []Rule, fallback Action) label {
 func (a *assembler) condition(c Condition, yes, no label) label {
 	low := offsetArgs + 8*uint32(c.Arg)
 	switch c.Op {
+	case NonZero:
+		test := a.load(low, a.jump(unix.BPF_JEQ, 0, no, yes))
+		return a.load(low+4, a.jump(unix.BPF_JEQ, 0, test, yes))
 	case NotEqual:
 		yes, no = no, yes
 	case Equal:

@@ -113,6 +113,10 @@ func holds(conditions []seccomp.Condition, r request) bool {
 			if low == c.Value {
 				return false
 			}
+		case seccomp.NonZero:
+			if r.args[c.Arg] == 0 {
+				return false
+			}
 		}
 	}
 	return true
@@ -196,6 +200,19 @@ func TestPolicy(t *testing.T) {
 		{"renice user", unix.SYS_SETPRIORITY, [6]uint64{unix.PRIO_USER, 0, 5}, eperm},
 		{"affinity of self", unix.SYS_SCHED_SETAFFINITY, [6]uint64{0}, seccomp.Allow},
 		{"affinity of agent", unix.SYS_SCHED_SETAFFINITY, [6]uint64{1}, eperm},
+		{"queue a signal", unix.SYS_RT_SIGQUEUEINFO, [6]uint64{1, uint64(unix.SIGUSR1), high}, seccomp.Allow},
+		{"queue a fault", unix.SYS_RT_SIGQUEUEINFO, [6]uint64{7, uint64(unix.SIGSEGV) | high, high}, eperm},
+		{"queue to an agent's thread", unix.SYS_RT_TGSIGQUEUEINFO, [6]uint64{1, 7, uint64(unix.SIGUSR1), high}, eperm},
+		{"raise a fault again", unix.SYS_RT_TGSIGQUEUEINFO, [6]uint64{7, 7, uint64(unix.SIGSEGV), high}, seccomp.Allow},
+		{"kill by pidfd", unix.SYS_PIDFD_SEND_SIGNAL, [6]uint64{3, uint64(unix.SIGSEGV), 0}, seccomp.Allow},
+		{"forge by pidfd", unix.SYS_PIDFD_SEND_SIGNAL, [6]uint64{3, uint64(unix.SIGBUS), high}, eperm},
+		{"signal by pidfd", unix.SYS_PIDFD_SEND_SIGNAL, [6]uint64{3, uint64(unix.SIGUSR1), high}, seccomp.Allow},
+		{"descriptor flags", unix.SYS_FCNTL, [6]uint64{3, unix.F_GETFL, uint64(unix.SIGSEGV)}, seccomp.Allow},
+		{"news by a real-time signal", unix.SYS_FCNTL, [6]uint64{3, unix.F_SETSIG, 40}, seccomp.Allow},
+		{"news by a fault", unix.SYS_FCNTL, [6]uint64{3, unix.F_SETSIG | high, uint64(unix.SIGSYS)}, eperm},
+		{"lease", unix.SYS_FCNTL, [6]uint64{3, unix.F_SETLEASE | high, unix.F_WRLCK}, einval},
+		{"delegation", unix.SYS_FCNTL, [6]uint64{3, 1040}, einval},
+		{"lease asked", unix.SYS_FCNTL, [6]uint64{3, unix.F_GETLEASE}, seccomp.Allow},
 		{"personality", unix.SYS_PERSONALITY, [6]uint64{0}, seccomp.Allow},
 		{"personality asked", unix.SYS_PERSONALITY, [6]uint64{0xffffffff}, seccomp.Allow},
 		{"setarch -R", unix.SYS_PERSONALITY, [6]uint64{0x40000}, seccomp.Allow},

@@ -135,6 +135,8 @@ func kernelCalls(terminal uintptr, keep *[][]byte) []kernelCall {
 	const high = 1 << 32
 	const eperm, family, enosys = syscall.EPERM, syscall.EAFNOSUPPORT, syscall.ENOSYS
 	create := uintptr(unix.O_CREAT | unix.O_RDWR | unix.O_CLOEXEC)
+	self := uintptr(os.Getpid())
+	forged := strings.Repeat("\xff", 128) // a siginfo whose code is negative: "sent by a program"
 	return append([]kernelCall{
 		{"unix", unix.SYS_SOCKET, [6]uintptr{unix.AF_UNIX, unix.SOCK_STREAM}, 0},
 		{"unix with high bits", unix.SYS_SOCKET, [6]uintptr{unix.AF_UNIX | high, unix.SOCK_STREAM}, 0},
@@ -174,6 +176,10 @@ func kernelCalls(terminal uintptr, keep *[][]byte) []kernelCall {
 		{"prlimit", unix.SYS_PRLIMIT64, [6]uintptr{uintptr(os.Getppid()), unix.RLIMIT_NOFILE}, eperm},
 		{"prlimit self", unix.SYS_PRLIMIT64, [6]uintptr{0, unix.RLIMIT_NOFILE, 0, path(strings.Repeat("\x00", 16))}, 0},
 		{"renice 1", unix.SYS_SETPRIORITY, [6]uintptr{unix.PRIO_PROCESS, 1, 5}, eperm},
+		{"queue a fault", unix.SYS_RT_SIGQUEUEINFO, [6]uintptr{self, uintptr(unix.SIGSEGV), path(forged)}, eperm},
+		{"news by a fault", unix.SYS_FCNTL, [6]uintptr{terminal, unix.F_SETSIG, uintptr(unix.SIGBUS)}, eperm},
+		{"news by a signal", unix.SYS_FCNTL, [6]uintptr{terminal, unix.F_SETSIG, uintptr(unix.SIGUSR1)}, 0},
+		{"lease", unix.SYS_FCNTL, [6]uintptr{0, unix.F_SETLEASE, unix.F_RDLCK}, syscall.EINVAL},
 		{"mount", unix.SYS_MOUNT, [6]uintptr{}, eperm},
 		{"personality", unix.SYS_PERSONALITY, [6]uintptr{8}, eperm},
 		{"not a call", ^uintptr(0), [6]uintptr{}, enosys},

@@ -25,6 +25,8 @@ const (
 	ioprioProcess = 1
 	ioprioGroup   = 2
 	ioprioUser    = 3
+	// setDelegation is fcntl's F_SETDELEG.
+	setDelegation = 1040
 	// agentPID is the process that the payloads must not reach.
 	agentPID = 1
 	// lastKnown is the newest system call that these rules were written with (6.17).
@@ -38,7 +40,7 @@ func sandbox() policy {
 		foreign: KillProcess,
 		rest:    rest(),
 		rules: slices.Concat(socketRules(), terminalRules(), setIDRules(), namespaceRules(), agentRules(),
-			refusals(), nativeRules()),
+			signalRules(), leaseRules(), refusals(), nativeRules()),
 	}
 }
 
@@ -172,4 +174,46 @@ func agentRules() []Rule {
 		out = append(out, c.rule(denied, slow, is(0, agentPID)))
 	}
 	return out
+}
+
+// faultSignals are those that a Go program takes for a fault of its own, and dies
+// of, unless the kernel says that kill or tgkill sent them.
+func faultSignals() []uint32 {
+	return []uint32{
+		uint32(unix.SIGILL), uint32(unix.SIGTRAP), uint32(unix.SIGBUS), uint32(unix.SIGFPE), uint32(unix.SIGSEGV),
+		uint32(unix.SIGSTKFLT), uint32(unix.SIGSYS),
+	}
+}
+
+// signalRules keep a payload from sending the agent a signal that looks like a
+// fault: by calls that let the sender say where it comes from, and by having the
+// kernel send it as the news of a descriptor. The agent can be named by any of
+// its threads, so that the signal is what the rules look at. Only
+// rt_tgsigqueueinfo names its target for certain; crash handlers raise their own
+// signal again by it.
+func signalRules() []Rule {
+	const forged = "the agent would take it for a fault of its own and end"
+	denied := Errno(unix.EPERM)
+	out := []Rule{call{"rt_tgsigqueueinfo", unix.SYS_RT_TGSIGQUEUEINFO}.rule(denied, forged, is(0, agentPID))}
+	for _, signal := range faultSignals() {
+		out = append(out,
+			call{"rt_sigqueueinfo", unix.SYS_RT_SIGQUEUEINFO}.rule(denied, forged, is(1, signal)),
+			call{"pidfd_send_signal", unix.SYS_PIDFD_SEND_SIGNAL}.rule(denied, forged,
+				is(1, signal), Condition{Arg: 2, Op: NonZero}),
+			call{"fcntl", unix.SYS_FCNTL}.rule(denied, forged, is(1, unix.F_SETSIG), is(2, signal)),
+		)
+	}
+	return out
+}
+
+// leaseRules: who holds a lease on a file makes everybody else who opens it wait,
+// for 45 seconds by default, also the host that reads or writes a shared
+// directory. EINVAL is what file systems without leases say.
+func leaseRules() []Rule {
+	const why = "would hold up the host's own opening of shared files"
+	c := call{"fcntl", unix.SYS_FCNTL}
+	return []Rule{
+		c.rule(Errno(unix.EINVAL), why, is(1, unix.F_SETLEASE)),
+		c.rule(Errno(unix.EINVAL), why, is(1, setDelegation)),
+	}
 }

@@ -48,6 +48,9 @@ const (
 	Equal Op = iota
 	// NotEqual holds when the masked low half is not Value.
 	NotEqual
+	// NonZero holds when any of the argument's 64 bits is set; Mask and Value are
+	// not used. It is for pointers.
+	NonZero
 )
 
 // Condition is a test of one argument.
@@ -63,6 +66,8 @@ type Condition struct {
 // String gives the condition as text: "arg1&0x6000 != 0x0".
 func (c Condition) String() string {
 	switch c.Op {
+	case NonZero:
+		return fmt.Sprintf("arg%d != null", c.Arg)
 	case NotEqual:
 		return fmt.Sprintf("arg%d&%#x != %#x", c.Arg, c.Mask, c.Value)
 	case Equal:

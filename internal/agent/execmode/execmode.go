@@ -100,6 +100,22 @@ func (l Limits) Encode() string {
 // arguments from argv[0] on. It returns the exit status of a start that failed;
 // the reason goes to the status pipe.
 func Main(args []string) int {
+	if exit, ok := Enter(args); !ok {
+		return exit
+	}
+	env := os.Environ()
+	for i, entry := range env {
+		if len(entry) >= len(EnvPrefix) && entry[:len(EnvPrefix)] == EnvPrefix {
+			env[i] = entry[len(EnvPrefix):]
+		}
+	}
+	return report(StepExec, syscall.Exec(args[1], args[2:], env))
+}
+
+// Enter does all of Main but the last step: the calling thread and its process
+// are then as the program finds itself. It is false with the exit status of a
+// start that failed.
+func Enter(args []string) (exit int, ok bool) {
 	// Also whatever leaked from a program that the agent lives in.
 	if _, _, errno := syscall.RawSyscall(sysCloseRange, StatusFD, 1<<31-1, closeRangeCloexec); errno != 0 {
 		syscall.CloseOnExec(StatusFD)
@@ -108,36 +124,34 @@ func Main(args []string) int {
 	// the one that lives on.
 	runtime.LockOSThread()
 	if len(args) < 3 {
-		return report(StepLimits, syscall.EINVAL)
+		return report(StepLimits, syscall.EINVAL), false
 	}
 	limits, err := DecodeLimits(args[0])
 	if err != nil {
-		return report(StepLimits, syscall.EINVAL)
+		return report(StepLimits, syscall.EINVAL), false
 	}
 	if err := limits.apply(); err != nil {
-		return report(StepLimits, err)
+		return report(StepLimits, err), false
 	}
 	if limits.Mark != 0 {
 		if err := keepMark(); err != nil && !limits.Optional {
-			return report(StepFilter, err)
+			return report(StepFilter, err), false
 		}
 	}
 	if limits.Processes > 0 {
 		if err := tryFork(); err != nil {
-			return report(StepFork, err)
-		}
-	}
-	env := os.Environ()
-	for i, entry := range env {
-		if len(entry) >= len(EnvPrefix) && entry[:len(EnvPrefix)] == EnvPrefix {
-			env[i] = entry[len(EnvPrefix):]
+			return report(StepFork, err), false
 		}
 	}
 	if err := limits.applyData(); err != nil {
-		return report(StepLimits, err)
+		return report(StepLimits, err), false
 	}
-	return report(StepExec, syscall.Exec(args[1], args[2:], env))
+	return 0, true
 }
+
+// Entered tells the agent that the start has succeeded, as execve does. It is
+// for a caller of Enter that is the program itself.
+func Entered() { _ = syscall.Close(StatusFD) }
 
 // errLimits says that the first argument is not what Encode gives.
 var errLimits = errors.New("malformed limits")

@@ -17,6 +17,8 @@ func timeoutGroup() group {
 		{"partial-output", timeoutPartialOutput},
 		{"whole-tree", timeoutWholeTree},
 		{"daemon", timeoutDaemon},
+		{"headless", timeoutHeadless},
+		{"chains", timeoutChains},
 		{"default", timeoutDefault},
 	}}
 }
@@ -111,6 +113,38 @@ func timeoutDaemon(t *testing.T, s *suite) {
 		}
 		return err != nil
 	})
+}
+
+// timeoutHeadless: a process whose first thread has ended, while another goes on,
+// is a process still.
+func timeoutHeadless(t *testing.T, s *suite) {
+	sb := s.sandbox(t)
+	beat := newHeart(t, sb)
+	payload := s.install(t, sb)
+	within(t, time.Second+liveness, "a timeout of a second", func() {
+		res, err := sb.Exec(bounded(t), berm.Command{Args: []string{payload, "headless", beat.file}, Timeout: time.Second})
+		if err != nil || res.Reason != berm.TimedOut {
+			t.Errorf("exec: %v, %v", res, err)
+		}
+	})
+	beat.stopped("a process without its first thread")
+}
+
+// timeoutChains: processes that end as soon as they have started the next are
+// caught too.
+func timeoutChains(t *testing.T, s *suite) {
+	if !s.declared(t).Isolation.Processes {
+		t.Skip("the backend has no processes of its own that it could stop all at once")
+	}
+	sb := s.sandbox(t)
+	beat := newHeart(t, sb)
+	command := berm.Command{Args: []string{s.install(t, sb), "chains", beat.file}, Timeout: time.Second}
+	within(t, command.Timeout+liveness, "a timeout of a second", func() {
+		if res, err := sb.Exec(bounded(t), command); err != nil || res.Reason != berm.TimedOut {
+			t.Errorf("exec: %v, %v", res, err)
+		}
+	})
+	beat.stopped("a chain of the command that timed out")
 }
 
 // writerFunc is a writer that calls a function.

@@ -75,7 +75,7 @@ func readMask(proc string) procMask {
 		return files, dirs
 	}
 	var m procMask
-	files, dirs := present("bus", "fs", "irq", "sys", "sysrq-trigger")
+	files, dirs := present("bus", "fs", "irq", "pressure", "sys", "sysrq-trigger")
 	m.readOnly = append(dirs, files...)
 	m.files, m.dirs = present("acpi", "asound", "interrupts", "kcore", "keys", "latency_stats", "sched_debug", "scsi",
 		"timer_list", "timer_stats")

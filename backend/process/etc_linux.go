@@ -18,6 +18,8 @@ const (
 	maxEtcEntries = 20_000
 	maxEtcBytes   = 64 << 20
 	maxEtcDepth   = 12
+	// maxClaims bounds the attempts to make a kit's directory.
+	maxClaims = 64
 )
 
 // etcSelection is what a sandbox sees of the host's /etc: what the dynamic
@@ -93,14 +95,12 @@ func kitPlace(shared, own string) (parent, prefix string, public bool) {
 func makeKit(shared, own, etc string) (*kit, error) {
 	parent, prefix, public := kitPlace(shared, own)
 	sweepKits(parent, prefix)
-	dir, err := os.MkdirTemp(parent, prefix)
+	dir, lock, err := claimDir(parent, prefix)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("prepare /etc: %w", err)
 	}
-	k := &kit{dir: dir, public: public}
-	if k.lock, err = lockDir(dir); err == nil {
-		err = k.fill(etc)
-	}
+	k := &kit{dir: dir, public: public, lock: lock}
+	err = k.fill(etc)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("prepare /etc: %w", err), k.close())
 	}
@@ -135,6 +135,27 @@ func (k *kit) close() error {
 		k.lock = nil
 	}
 	return err
+}
+
+// claimDir makes a locked directory. Before it is locked, another driver that
+// starts may take it for one that a dead driver left, and remove it: then it is
+// made again.
+func claimDir(parent, prefix string) (string, *os.File, error) {
+	for range maxClaims {
+		dir, err := os.MkdirTemp(parent, prefix)
+		if err != nil {
+			return "", nil, err
+		}
+		file, err := os.OpenFile(dir, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+		if err != nil {
+			continue
+		}
+		if lockNamed(file, dir) {
+			return dir, file, nil
+		}
+		_ = file.Close()
+	}
+	return "", nil, fmt.Errorf("%d directories in %s were removed as soon as they were made", maxClaims, parent)
 }
 
 // lockDir takes a directory's lock, which ends with the process.

@@ -20,10 +20,12 @@ import (
 // maxIdle is how many leases a driver keeps for its next sandboxes.
 const maxIdle = 32
 
+// leasesDir holds the leases of every driver of this host, whatever their state
+// directories: one uid must never serve two sandboxes. Only root can reach it.
+const leasesDir = "/run/berm-uids"
+
 // leases gives each sandbox of a root caller a host uid of its own. A lease is a
-// locked file in the state directory and, because another driver may have
-// another state directory, an abstract unix socket by the uid's name. Both end
-// with this process.
+// locked file, which ends with this process.
 type leases struct {
 	dir   string
 	base  uint32
@@ -38,16 +40,15 @@ type leases struct {
 
 // lease is one uid in use.
 type lease struct {
-	uid    uint32
-	owner  *leases
-	file   *os.File
-	socket int
+	uid   uint32
+	owner *leases
+	file  *os.File
 }
 
 // newLeases makes the directory and removes the locks of processes that are
 // gone.
 func newLeases(dir string, base, count uint32) (*leases, error) {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	if err := leasesPlace(dir); err != nil {
 		return nil, err
 	}
 	entries, err := os.ReadDir(dir)
@@ -122,11 +123,7 @@ func (l *leases) try(uid uint32) (*lease, error) {
 	if !lockNamed(file, name) {
 		return nil, file.Close()
 	}
-	socket, err := claimName("berm/uid/" + strconv.FormatUint(uint64(uid), 10))
-	if err != nil || socket < 0 {
-		return nil, errors.Join(err, os.Remove(name), file.Close())
-	}
-	return &lease{uid: uid, owner: l, file: file, socket: socket}, nil
+	return &lease{uid: uid, owner: l, file: file}, nil
 }
 
 // lockNamed locks the file, and makes sure that it is still the one of that
@@ -143,21 +140,20 @@ func lockNamed(file *os.File, name string) bool {
 	return err == nil && os.SameFile(mine, there)
 }
 
-// claimName binds an abstract socket; negative when another has it.
-func claimName(name string) (int, error) {
-	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return -1, err
+// leasesPlace makes the directory, and refuses one that others could have made
+// or can write.
+func leasesPlace(dir string) error {
+	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
 	}
-	err = unix.Bind(fd, &unix.SockaddrUnix{Name: "@" + name})
-	if err == nil {
-		return fd, nil
+	var stat unix.Stat_t
+	if err := unix.Lstat(dir, &stat); err != nil {
+		return fmt.Errorf("look at %s: %w", dir, err)
 	}
-	_ = unix.Close(fd)
-	if errors.Is(err, unix.EADDRINUSE) {
-		return -1, nil
+	if stat.Mode&unix.S_IFMT != unix.S_IFDIR || int(stat.Uid) != os.Geteuid() || stat.Mode&0o022 != 0 {
+		return fmt.Errorf("%s is not a directory of the caller's alone", dir)
 	}
-	return -1, err
+	return nil
 }
 
 // uidRuns reports whether a process has uid among its four.
@@ -229,5 +225,4 @@ func (l *leases) close() {
 func (l *lease) free() {
 	_ = os.Remove(l.file.Name())
 	_ = l.file.Close()
-	_ = unix.Close(l.socket)
 }

@@ -94,24 +94,21 @@ func (d *bubble) refusals(spec *driver.Spec) []string {
 	return out
 }
 
-// unmountable says why nothing can be mounted at dest: in what is shown read-only
-// no directory can be made for it.
+// unmountable says why nothing can be mounted at dest: /etc is a selection that
+// must not be covered by the host's, and in what is shown read-only no directory
+// can be made for a mount.
 func (d *bubble) unmountable(dest string) string {
-	shown := "/etc"
-	if !inside(dest, shown) {
-		i := slices.IndexFunc(d.system, func(e systemEntry) bool { return inside(dest, e.path) })
-		if i < 0 {
-			return ""
-		}
-		shown = d.system[i].path
-		if info, err := os.Lstat(dest); err == nil && info.IsDir() && d.system[i].link == "" {
-			return ""
-		}
+	if inside(dest, "/etc") {
+		return "/etc is the sandbox's own, and read-only"
 	}
-	if dest == shown {
+	i := slices.IndexFunc(d.system, func(e systemEntry) bool { return inside(dest, e.path) })
+	if i < 0 || dest == d.system[i].path {
 		return ""
 	}
-	return fmt.Sprintf("%s has no directory %s in the sandbox, and is read-only", shown, dest)
+	if info, err := os.Lstat(dest); err == nil && info.IsDir() && d.system[i].link == "" {
+		return ""
+	}
+	return fmt.Sprintf("%s has no directory %s in the sandbox, and is read-only", d.system[i].path, dest)
 }
 
 // inside reports whether p is dir or below it. Both are clean and absolute.

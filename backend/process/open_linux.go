@@ -136,7 +136,7 @@ func (d *bubble) prepareRest(host driver.Host) error {
 		return err
 	}
 	if os.Geteuid() == 0 {
-		d.leases, err = newLeases(filepath.Join(host.StateDir, "uids"), d.cfg.UIDBase, d.cfg.UIDCount)
+		d.leases, err = newLeases(leasesDir, d.cfg.UIDBase, d.cfg.UIDCount)
 	}
 	return err
 }
@@ -147,7 +147,8 @@ func (d *bubble) capabilities() driver.Capabilities {
 	support := d.cgroups.Support()
 	if !support.Memory {
 		caps.Memory = driver.Partial
-		caps.Notes = append(caps.Notes, "Memory is bounded for each process only, not for the sandbox: there is no memory cgroup")
+		caps.Notes = append(caps.Notes, "Memory is bounded for each process only, not for the sandbox: there is no memory cgroup",
+			"The number of files in the sandbox's own file systems is not bounded: only a memory cgroup would bound it")
 	}
 	if !support.CPUs {
 		caps.CPUs = driver.Unenforced

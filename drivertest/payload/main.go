@@ -11,9 +11,11 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"runtime"
 	"strconv"
 	"syscall"
 	"time"
+	"unsafe"
 )
 
 func main() {
@@ -32,6 +34,7 @@ func run(args []string) error {
 	verbs := map[string]func([]string) error{
 		"echo-server": echoServer, "http-server": httpServer, "daemon": daemon, "beat": beat,
 		"allocate": allocate, "fork": fork, "dial": dial,
+		"headless": headless, "chains": chains,
 	}
 	do, ok := verbs[verb]
 	if !ok {
@@ -126,6 +129,52 @@ func beat(args []string) error {
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
+}
+
+// headless is beat in a process whose first thread ends.
+func headless(args []string) error {
+	failed := make(chan error, 1)
+	go func() { failed <- beat(args) }()
+	for range 1000 {
+		go func() {
+			// One of the many gets the first thread, as soon as that is free.
+			runtime.LockOSThread()
+			if syscall.Gettid() == os.Getpid() {
+				_, _, _ = syscall.Syscall(syscall.SYS_EXIT, 0, 0, 0)
+			}
+			runtime.UnlockOSThread()
+		}()
+		time.Sleep(time.Millisecond)
+	}
+	return <-failed
+}
+
+// chains starts processes that end as soon as each has started the next one, as
+// fast as the kernel can, which append to a file all the time.
+func chains(args []string) error {
+	f, err := os.OpenFile(args[0], os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	fork := func() uintptr {
+		pid, _, _ := syscall.RawSyscall6(syscall.SYS_CLONE, uintptr(syscall.SIGCHLD), 0, 0, 0, 0, 0)
+		return pid
+	}
+	fd, beat := f.Fd(), []byte{'.'}
+	for range 40 {
+		if fork() != 0 {
+			continue
+		}
+		// Here nothing of the Go runtime works any more.
+		for {
+			if pid := fork(); int(pid) > 0 {
+				_, _, _ = syscall.RawSyscall(syscall.SYS_EXIT_GROUP, 0, 0, 0)
+			}
+			_, _, _ = syscall.RawSyscall(syscall.SYS_WRITE, fd, uintptr(unsafe.Pointer(&beat[0])), 1)
+		}
+	}
+	time.Sleep(time.Hour)
+	return f.Close()
 }
 
 // allocate touches so many bytes, in pieces.

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -50,12 +51,52 @@ func harden(control int) error {
 	if err := unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{Cur: 1, Max: 1}); err != nil {
 		return fmt.Errorf("turn off core files: %w", err)
 	}
+	if err := limitDescriptors(); err != nil {
+		return err
+	}
 	unix.Umask(0o022)
+	if err := heedSignals(); err != nil {
+		return err
+	}
 	if err := unblockSignals(control); err != nil {
 		return err
 	}
 	unix.CloseOnExec(control)
 	closeInherited(control)
+	return nil
+}
+
+// limitDescriptors leaves the payloads half of the descriptors that the host
+// program may have. The kernel counts the descriptors that lie in sockets'
+// queues for a user as a whole, over all sandboxes, and refuses to send more when
+// they exceed the sender's own limit: with the host's limit, a payload of the
+// host's own uid could stop the host from sending any.
+func limitDescriptors() error {
+	var limit syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
+		return fmt.Errorf("read the limit on descriptors: %w", err)
+	}
+	limit.Max /= 2
+	limit.Cur = min(limit.Cur, limit.Max)
+	// By syscall, not unix: the runtime's own record is what children get.
+	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
+		return fmt.Errorf("limit descriptors: %w", err)
+	}
+	return nil
+}
+
+// heedSignals gives the two signals that the C library keeps for itself their
+// default again. Some programs (make) start others with them ignored, the Go
+// runtime leaves them alone, and children would inherit it.
+func heedSignals() error {
+	for _, number := range []uintptr{32, 33} {
+		// The kernel's struct sigaction; all zero is the default action.
+		var action [4]uint64
+		_, _, errno := unix.RawSyscall6(unix.SYS_RT_SIGACTION, number, uintptr(unsafe.Pointer(&action)), 0, 8, 0, 0)
+		if errno != 0 {
+			return fmt.Errorf("heed signal %d: %w", number, errno)
+		}
+	}
 	return nil
 }
 

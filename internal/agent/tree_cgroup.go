@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -161,6 +162,10 @@ func (t *cgroupTree) empty() (bool, error) {
 	return bytes.Contains(buf[:n], []byte("populated 0")), nil
 }
 
+// kill has the kernel kill the cgroup. That signals the first thread of each
+// process only, and does not reach a process whose first thread has ended while
+// others go on: those are killed one by one, and what they were forking is found
+// by looking until nobody is new.
 func (t *cgroupTree) kill() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -168,6 +173,32 @@ func (t *cgroupTree) kill() error {
 		return nil
 	}
 	t.killed = true
+	signalled := map[int]bool{}
+	for range stopRounds {
+		if err := t.killAll(); err != nil {
+			return err
+		}
+		pids, err := t.members()
+		if err != nil {
+			return err
+		}
+		fresh := false
+		for _, pid := range pids {
+			fresh = fresh || !signalled[pid]
+			signalled[pid] = true
+			if err := t.killMember(pid); err != nil {
+				return err
+			}
+		}
+		if !fresh {
+			return nil
+		}
+	}
+	return fmt.Errorf("processes came up in %d kills of a cgroup", stopRounds)
+}
+
+// killAll writes to cgroup.kill.
+func (t *cgroupTree) killAll() error {
 	fd, err := unix.Openat(t.dir, "cgroup.kill", unix.O_WRONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return fmt.Errorf("kill a cgroup: %w", err)
@@ -175,6 +206,24 @@ func (t *cgroupTree) kill() error {
 	_, err = unix.Write(fd, []byte("1"))
 	if err = errors.Join(err, unix.Close(fd)); err != nil {
 		return fmt.Errorf("kill a cgroup: %w", err)
+	}
+	return nil
+}
+
+// killMember kills a process, if it still belongs to the cgroup once it is held
+// by a descriptor: the number may have come to mean another one.
+func (t *cgroupTree) killMember(pid int) error {
+	fd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return nil //nolint:nilerr // it has ended
+	}
+	defer unix.Close(fd)
+	pids, err := t.members()
+	if err != nil || !slices.Contains(pids, pid) {
+		return err
+	}
+	if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
+		return fmt.Errorf("kill process %d: %w", pid, err)
 	}
 	return nil
 }

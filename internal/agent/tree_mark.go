@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"sync/atomic"
 	"time"
 
@@ -18,8 +19,12 @@ const (
 	// stopRounds bounds the passes that stop a tree before it is killed: a fork
 	// bomb loses in two or three.
 	stopRounds = 32
+	// huntRounds is how often a tree is killed before everything else is stopped
+	// for it.
+	huntRounds = 16
 	// scanPasses bounds the looks at /proc for one that nobody escaped.
-	scanPasses = 64
+	scanPasses  = 64
+	alonePasses = 4
 )
 
 // markTrees finds a command's processes by a number that each of them carries:
@@ -29,8 +34,10 @@ const (
 type markTrees struct {
 	shared  bool
 	orphans orphans
-	base    uint64
-	last    atomic.Uint64
+	// alone: all processes that can be seen are this sandbox's.
+	alone bool
+	base  uint64
+	last  atomic.Uint64
 }
 
 func newMarkTrees(shared bool, orphans orphans, base uint64) *markTrees {
@@ -38,7 +45,7 @@ func newMarkTrees(shared bool, orphans orphans, base uint64) *markTrees {
 	if base == 0 {
 		base = boot.NewMarkBase()
 	}
-	return &markTrees{shared: shared, orphans: orphans, base: base}
+	return &markTrees{shared: shared, orphans: orphans, alone: !shared && os.Getpid() == 1, base: base}
 }
 
 func (m *markTrees) plant() (tree, error) {
@@ -78,6 +85,8 @@ func (t *markTree) release() bool {
 }
 
 // kill stops the processes first, so that none is born while the others die.
+// What is quicker than that, by ending and being born all the time, is killed
+// while nothing in the sandbox runs.
 func (t *markTree) kill() error {
 	if t.gone.Load() {
 		return nil
@@ -85,24 +94,44 @@ func (t *markTree) kill() error {
 	known := 0
 	for range stopRounds {
 		pids, err := t.scan(unix.SIGSTOP)
-		if err != nil {
-			return err
-		}
-		if len(pids) <= known {
+		if err != nil || len(pids) <= known {
 			break
 		}
 		known = len(pids)
 	}
-	for deadline := time.Now().Add(killPatience); ; {
-		pids, err := t.scan(unix.SIGKILL)
-		if err != nil || len(pids) == 0 {
-			return err
+	deadline := time.Now().Add(killPatience)
+	var err error
+	for round := 0; ; round++ {
+		var pids []int
+		pids, err = t.scan(unix.SIGKILL)
+		if err == nil && len(pids) == 0 {
+			return nil
+		}
+		if t.owner.alone && (err != nil || round >= huntRounds) {
+			pids, err = t.scanFrozen()
+			if err == nil && len(pids) == 0 {
+				return nil
+			}
 		}
 		if time.Now().After(deadline) {
-			return fmt.Errorf("%d processes outlived SIGKILL", len(pids))
+			return errors.Join(err, fmt.Errorf("%d processes outlived SIGKILL", len(pids)))
 		}
 		time.Sleep(time.Millisecond)
 	}
+}
+
+// scanFrozen kills while everything but this process is stopped: a signal to all
+// reaches the children of forks that are under way too. What another command had
+// stopped itself goes on afterwards.
+func (t *markTree) scanFrozen() ([]int, error) {
+	if err := unix.Kill(-1, unix.SIGSTOP); err != nil {
+		return nil, fmt.Errorf("stop the sandbox: %w", err)
+	}
+	pids, err := t.scan(unix.SIGKILL)
+	if contErr := unix.Kill(-1, unix.SIGCONT); contErr != nil && !errors.Is(contErr, unix.ESRCH) {
+		err = errors.Join(err, fmt.Errorf("continue the sandbox: %w", contErr))
+	}
+	return pids, err
 }
 
 // scan lists the living processes with the mark, and signals each unless signal
@@ -114,13 +143,17 @@ func (t *markTree) kill() error {
 // empty pass counts only when nobody got away in it.
 func (t *markTree) scan(signal unix.Signal) ([]int, error) {
 	dead := map[int]bool{}
-	for range scanPasses {
+	passes := scanPasses
+	if signal != 0 && t.owner.alone {
+		passes = alonePasses // kill has something better than to look again
+	}
+	for range passes {
 		found, restless, err := t.pass(signal, dead)
 		if err != nil || len(found) > 0 || !restless {
 			return found, err
 		}
 	}
-	return nil, fmt.Errorf("processes came and went in %d looks at /proc", scanPasses)
+	return nil, fmt.Errorf("processes came and went in %d looks at /proc", passes)
 }
 
 // pass is one look at all processes. dead has those with the mark that were

@@ -134,6 +134,11 @@ func Enter(args []string) (exit int, ok bool) {
 		return report(StepLimits, err), false
 	}
 	if limits.Mark != 0 {
+		if !limits.Optional {
+			// The kernel takes a filter only from who cannot gain privileges. A
+			// sandbox sees to that already; a shared host must not be changed.
+			_, _, _ = syscall.RawSyscall6(syscall.SYS_PRCTL, prSetNoNewPrivs, 1, 0, 0, 0, 0)
+		}
 		if err := keepMark(); err != nil && !limits.Optional {
 			return report(StepFilter, err), false
 		}

@@ -13,6 +13,7 @@ const (
 	sysCloseRange     = 436
 	closeRangeCloexec = 4
 
+	prSetNoNewPrivs      = 38
 	seccompSetModeFilter = 1
 	seccompReturnAllow   = 0x7fff0000
 	seccompReturnErrno   = 0x00050000

@@ -70,7 +70,7 @@ func trialDriver(ctx context.Context, cfg Config, found bwrap) (*bubble, error) 
 	if err != nil {
 		return nil, err
 	}
-	defer os.RemoveAll(state)
+	defer func() { _ = os.RemoveAll(state) }()
 	d := &bubble{cfg: cfg, bwrap: found, mask: readMask("/proc")}
 	if err := d.prepare(driver.Host{Agent: driver.Agent{Image: image}, StateDir: state}); err != nil {
 		return nil, errors.Join(err, d.Close())

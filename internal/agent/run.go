@@ -85,17 +85,16 @@ func limitDescriptors() error {
 	return nil
 }
 
-// heedSignals gives the two signals that the C library keeps for itself their
-// default again. Some programs (make) start others with them ignored, the Go
-// runtime leaves them alone, and children would inherit it.
+// heedSignals gives the signal that the C library keeps for itself its default
+// again. Some programs (make) start others with it ignored, the Go runtime leaves
+// it alone, and children would inherit it.
 func heedSignals() error {
-	for _, number := range []uintptr{32, 33} {
-		// The kernel's struct sigaction; all zero is the default action.
-		var action [4]uint64
-		_, _, errno := unix.RawSyscall6(unix.SYS_RT_SIGACTION, number, uintptr(unsafe.Pointer(&action)), 0, 8, 0, 0)
-		if errno != 0 {
-			return fmt.Errorf("heed signal %d: %w", number, errno)
-		}
+	const libraryCancel = 32
+	// The kernel's struct sigaction; all zero is the default action.
+	var action [4]uint64
+	_, _, errno := unix.RawSyscall6(unix.SYS_RT_SIGACTION, libraryCancel, uintptr(unsafe.Pointer(&action)), 0, 8, 0, 0)
+	if errno != 0 {
+		return fmt.Errorf("heed signal %d: %w", libraryCancel, errno)
 	}
 	return nil
 }

@@ -115,7 +115,7 @@ func (u *upload) abandon() {
 	u.mu.Unlock()
 	if blocked {
 		// In its own goroutine: a Close may wait for its Read.
-		go u.Close()
+		go func() { _ = u.Close() }()
 	}
 }
 

@@ -76,7 +76,7 @@ var owners = []struct {
 	{"github.com/goccy/go-yaml", "YAML is read in one place", []string{"config"}},
 	{"net/http/httptest", "servers on ports are for tests", []string{"drivertest/...", "link/linktest"}},
 	{"unsafe", "where types and bounds end, so that it can be reviewed", []string{
-		"backend/process/...", "internal/agent", "internal/agent/...", "link/fdpass", "internal/gen/...",
+		"backend/process/...", "internal/agent", "internal/agent/...", "link/fdpass", "internal/gen/...", "drivertest/payload",
 	}},
 	{"internal/agent/execmode/first", "importing it runs code: for the agent's main alone", []string{"cmd/berm-agent"}},
 	{"plugin", "code is linked, not loaded", nil},

@@ -54,6 +54,10 @@ type run struct {
 	overdue *time.Timer
 }
 
+// startPatience is how long the agent may take to start a command, or to say why
+// it does not.
+const startPatience = 30 * time.Second
+
 // agentGrace is how long the agent may take to report a timeout that it has to
 // carry out itself, before the host stops believing in it.
 const agentGrace = 5 * time.Second
@@ -89,7 +93,24 @@ func (s *Sandbox) start(ctx context.Context, command Command) (*run, error) {
 	return r, nil
 }
 
+// expect ends the run when the agent has not done within limit what it owes, and
+// has had some time more.
+func (r *run) expect(limit time.Duration, duty string) {
+	r.overdue = time.AfterFunc(limit+agentGrace, func() { r.cancel(&lateError{duty}) })
+}
+
+// lateError says what the agent did not do in time.
+type lateError struct{ duty string }
+
+func (e *lateError) Error() string { return "the agent did not " + e.duty }
+
 func (r *run) send() error {
+	// From before the first byte: an agent that does not even answer is late too.
+	patience := startPatience
+	if r.timeout > 0 {
+		patience = min(patience, r.timeout)
+	}
+	r.expect(patience, "start the command in time")
 	stream, err := r.sandbox.client.Start(r.ctx, agentclient.StartRequest{
 		Args: r.command.Args, Dir: r.dir(), Env: r.env(), Stdin: r.command.Stdin != nil,
 		Tag: r.command.Tag, Timeout: r.timeout, KillOnClose: true,
@@ -98,9 +119,6 @@ func (r *run) send() error {
 		return r.lost(err)
 	}
 	r.stream = stream
-	if r.timeout > 0 {
-		r.overdue = time.AfterFunc(r.timeout+agentGrace, func() { r.cancel(nil) })
-	}
 	event, err := stream.Recv()
 	switch {
 	case err != nil:
@@ -109,6 +127,10 @@ func (r *run) send() error {
 		return r.refused(event.End)
 	}
 	r.pid = event.PID
+	r.overdue.Stop()
+	if r.timeout > 0 {
+		r.expect(r.timeout, fmt.Sprintf("end the command within its timeout of %v", r.timeout))
+	}
 	r.feed()
 	return nil
 }
@@ -198,30 +220,31 @@ func (r *run) finish() {
 
 // lost explains a stream that broke.
 func (r *run) lost(err error) error {
-	cause := r.ctx.Err()
-	late := r.overdue != nil && time.Since(r.began) >= r.timeout+agentGrace
-	r.result.Reason = TransportLost
-	if cause != nil && !late {
-		r.result.Reason = Cancelled
-	}
+	backend := r.sandbox.provider.caps.Backend
+	var late *lateError
 	var input *inputError
-	if errors.As(context.Cause(r.ctx), &input) {
-		return &errdefs.Error{Kind: errdefs.Cancelled, Op: "read stdin", Backend: r.sandbox.provider.caps.Backend, Err: input.error}
+	cause := context.Cause(r.ctx)
+	r.result.Reason = Cancelled
+	switch {
+	case errors.As(cause, &input):
+		return &errdefs.Error{Kind: errdefs.Cancelled, Op: "read stdin", Backend: backend, Err: input.error}
+	case errors.As(cause, &late):
+		r.result.Reason = TransportLost
+		return &errdefs.Error{Kind: errdefs.TransportLost, Op: opExec, Backend: backend, Err: late}
+	case cause == nil:
+		r.result.Reason = TransportLost
 	}
-	if late {
-		err = errdefs.New(errdefs.TransportLost, opExec, fmt.Sprintf("the agent did not end the command within its timeout of %v", r.timeout))
-	}
-	switch kind := errdefs.KindOf(err); kind {
-	case errdefs.NotStarted, errdefs.Invalid, errdefs.Exhausted:
+	switch kind := errdefs.KindOf(err); {
+	case kind == errdefs.Protocol:
+		return r.sandbox.provider.failed(opExec, kind, err)
+	case kind != errdefs.NotStarted && kind != errdefs.Invalid && kind != errdefs.Exhausted:
+		return r.sandbox.failed(r.ctx, opExec, err)
+	case r.pid != 0:
+		// It runs, or ran: "nothing happened" would be a lie.
+		return &errdefs.Error{Kind: errdefs.Protocol, Op: opExec, Backend: backend, Reasons: []string{"the agent says that a running command did not start"}, Err: errors.New(err.Error())}
+	default:
 		r.result.Reason = NotStarted
 		return r.sandbox.provider.failed(opExec, kind, err)
-	case errdefs.Protocol:
-		return r.sandbox.provider.failed(opExec, kind, err)
-	default:
-		if late {
-			return r.sandbox.provider.failed(opExec, errdefs.TransportLost, err)
-		}
-		return r.sandbox.failed(r.ctx, opExec, err)
 	}
 }
 

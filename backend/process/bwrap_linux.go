@@ -28,6 +28,22 @@ var bwrapNeeds = [...]string{
 // queryLimit bounds one question to bubblewrap.
 const queryLimit = 5 * time.Second
 
+const (
+	// queryGrace is how long the answer's pipe may stay open after the answer.
+	queryGrace = time.Second
+	// maxAnswer bounds what is kept of an answer, in bytes.
+	maxAnswer = 64 << 10
+)
+
+// head keeps the first bytes that are written to it.
+type head struct{ text bytes.Buffer }
+
+// Write never fails.
+func (h *head) Write(p []byte) (int, error) {
+	h.text.Write(p[:min(len(p), maxAnswer-h.text.Len())])
+	return len(p), nil
+}
+
 // bwrap is an installed bubblewrap.
 type bwrap struct {
 	path    string
@@ -61,10 +77,12 @@ func thisHost() toolbox {
 			defer cancel()
 			cmd := exec.CommandContext(ctx, path, arg)
 			cmd.Env = []string{"LC_ALL=C"}
-			var out bytes.Buffer
-			cmd.Stdout, cmd.Stderr = &out, &out
+			// A child of its that keeps the pipe must not keep us.
+			cmd.WaitDelay = queryGrace
+			out := &head{}
+			cmd.Stdout, cmd.Stderr = out, out
 			err := cmd.Run()
-			return out.String(), err
+			return out.text.String(), err
 		},
 	}
 }

@@ -24,6 +24,8 @@ const (
 	maxNoise = 4 << 10
 	// maxInfo bounds what bubblewrap says on --info-fd.
 	maxInfo = 4 << 10
+	// infoPoll is how often it is looked for what bubblewrap says.
+	infoPoll = 200 * time.Microsecond
 	// infoGrace is how long a failing start waits for the sandbox's first process
 	// to be named, before bubblewrap is ended without that knowledge.
 	infoGrace = 2 * time.Second
@@ -169,11 +171,18 @@ func readFirst(info *os.File, parent int) (pid, pidfd int, err error) {
 	var told struct {
 		ChildPID int `json:"child-pid"`
 	}
-	if err := json.NewDecoder(io.LimitReader(info, maxInfo)).Decode(&told); err != nil {
-		if errors.Is(err, io.EOF) {
-			err = errors.New("bubblewrap ended before it had made the sandbox")
+	// Anonymous memory wakes nobody: it is looked at until it holds the answer.
+	buf := make([]byte, maxInfo)
+	for {
+		over := ended(parent)
+		n, err := info.ReadAt(buf, 0)
+		if json.Unmarshal(buf[:n], &told) == nil {
+			break
 		}
-		return 0, -1, err
+		if err != nil && !errors.Is(err, io.EOF) || over {
+			return 0, -1, errors.New("bubblewrap ended before it had made the sandbox")
+		}
+		time.Sleep(infoPoll)
 	}
 	if told.ChildPID <= 1 {
 		return 0, -1, fmt.Errorf("bubblewrap named process %d", told.ChildPID)
@@ -191,6 +200,12 @@ func readFirst(info *os.File, parent int) (pid, pidfd int, err error) {
 		return 0, -1, errors.Join(errFirstGone, unix.Close(fd))
 	}
 	return told.ChildPID, fd, nil
+}
+
+// ended reports whether a child of this process has ended, waited for or not.
+func ended(pid int) bool {
+	stat, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
+	return err != nil || strings.Contains(string(stat), ") Z ")
 }
 
 // ready waits until the first process is known.

@@ -80,7 +80,7 @@ func trialDriver(ctx context.Context, cfg Config, found bwrap) (*bubble, error) 
 	}
 	limit, cancel := context.WithTimeout(ctx, trialLimit)
 	defer cancel()
-	if err := d.trial(limit, "--version"); err != nil {
+	if err := d.trial(limit, randomID(), "--version"); err != nil {
 		return nil, errors.Join(err, d.Close())
 	}
 	return d, nil

@@ -10,8 +10,8 @@ import (
 )
 
 // forker starts processes from one thread that lives until close. The kernel
-// ties "die with the parent" to the thread that forked, not to its process; and
-// the thread's session keyring, which children inherit, is a fresh one, so that
+// ties "die with the parent", which bubblewrap asks for, to the thread that
+// forked, not to its process; and the thread's session keyring, which children inherit, is a fresh one, so that
 // the caller's keys cannot be read from a sandbox.
 type forker struct {
 	requests chan func()

@@ -67,7 +67,7 @@ func open(ctx context.Context, cfg Config, host driver.Host) (driver.Driver, err
 	if len(reasons) == 0 {
 		limit, cancel := context.WithTimeout(ctx, trialLimit)
 		defer cancel()
-		if err := d.trial(limit, "version"); err != nil {
+		if err := d.trial(limit, trialID(host.Instance), "version"); err != nil {
 			reasons = append(reasons, "the trial sandbox failed: "+err.Error())
 		}
 	}
@@ -219,8 +219,8 @@ func (d *bubble) Sweep(ctx context.Context, ids []string) error {
 
 // trial starts a sandbox as Create does, whose first process is the agent's
 // program with command as its argument, and has to end well.
-func (d *bubble) trial(ctx context.Context, command string) (err error) {
-	m := newMachine(d, randomID())
+func (d *bubble) trial(ctx context.Context, id, command string) (err error) {
+	m := newMachine(d, id)
 	defer func() {
 		fresh, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoLimit)
 		defer cancel()
@@ -243,6 +243,15 @@ func (d *bubble) trial(ctx context.Context, command string) (err error) {
 	case <-ctx.Done():
 	}
 	return m.explain(context.Cause(ctx))
+}
+
+// trialID names the trial sandbox by the instance, which berm.Open has recorded:
+// what a killed process leaves of the trial is then found by the next sweep.
+func trialID(instance string) string {
+	if len(instance) == 20 {
+		return instance
+	}
+	return randomID()
 }
 
 // randomID makes an id of the form that sandboxes have.

@@ -64,7 +64,7 @@ func (d *bubble) spawn(o order) (*child, error) {
 	if err != nil {
 		return nil, err
 	}
-	info, infoEnd, err := os.Pipe()
+	info, infoEnd, err := infoFile()
 	if err != nil {
 		return nil, errors.Join(err, noise.Close(), noiseEnd.Close())
 	}
@@ -83,6 +83,21 @@ func (d *bubble) spawn(o order) (*child, error) {
 		return nil, errors.Join(err, noise.Close(), info.Close())
 	}
 	return watch(proc, noise, info, start.status), nil
+}
+
+// infoFile is where bubblewrap tells about the sandbox: anonymous memory, opened
+// twice. A pipe would end bubblewrap by its reader's end, and wake its reader, in
+// the very moment in which bubblewrap must not end: see starting.run.
+func infoFile() (read, write *os.File, err error) {
+	fd, err := unix.MemfdCreate("berm-info", unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, nil, err
+	}
+	read = os.NewFile(uintptr(fd), "berm-info")
+	if write, err = os.OpenFile("/proc/self/fd/"+strconv.Itoa(fd), os.O_RDWR, 0); err != nil {
+		return nil, nil, errors.Join(err, read.Close())
+	}
+	return read, write, nil
 }
 
 // hasSources reports whether a host directory is mounted.
@@ -126,10 +141,13 @@ func (s *starting) run() (*os.Process, error) {
 			return nil, err
 		}
 	}
+	// No parent death signal from here: bubblewrap that dies between making its
+	// child and letting it go leaves that child waiting for ever. It asks for the
+	// signal itself (--die-with-parent) just before it lets the child go; an
+	// earlier end of this process is seen by the agent, at its control socket.
 	attr := &os.ProcAttr{Dir: "/", Env: []string{}, Files: s.in.files, Sys: &syscall.SysProcAttr{
 		// A session of its own: signals of the caller's terminal are the caller's.
-		Setsid:    true,
-		Pdeathsig: unix.SIGKILL,
+		Setsid: true,
 	}}
 	if uid := s.order.uid; uid != 0 && !s.launched {
 		attr.Sys.Credential = &syscall.Credential{Uid: uid, Gid: uid}

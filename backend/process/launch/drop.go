@@ -41,7 +41,7 @@ func (p Plan) drop() error {
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("no_new_privs: %w", err)
 	}
-	if err := p.dieWithParent(); err != nil {
+	if err := p.sameParent(); err != nil {
 		return err
 	}
 	if err := unix.Chdir("/"); err != nil {
@@ -86,12 +86,11 @@ func dropCapabilities() error {
 	return nil
 }
 
-// dieWithParent asks for SIGKILL at the parent's end, which a change of uid
-// forgets, and then looks whether the parent ended before that.
-func (p Plan) dieWithParent() error {
-	if err := unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL), 0, 0, 0); err != nil {
-		return fmt.Errorf("parent death signal: %w", err)
-	}
+// sameParent refuses to go on for a driver that has ended meanwhile. There is no
+// parent death signal: bubblewrap that dies between making its child and letting
+// it go would leave that child waiting for ever. It asks for the signal itself
+// when it is past that.
+func (p Plan) sameParent() error {
 	if parent := unix.Getppid(); parent != p.Parent {
 		return fmt.Errorf("the parent is process %d, not %d", parent, p.Parent)
 	}

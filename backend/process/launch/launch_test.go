@@ -15,7 +15,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -23,10 +22,6 @@ import (
 	"github.com/berm-dev/berm/backend/process/seccomp"
 	"github.com/berm-dev/berm/errdefs"
 )
-
-func prctlGetDeathSignal(signal *int32) error {
-	return unix.Prctl(unix.PR_GET_PDEATHSIG, uintptr(unsafe.Pointer(signal)), 0, 0, 0)
-}
 
 func TestState(t *testing.T) {
 	t.Parallel()
@@ -70,9 +65,6 @@ func TestState(t *testing.T) {
 	}
 	if s.Core != (unix.Rlimit{Cur: 1, Max: 1}) {
 		t.Errorf("core limit: %+v", s.Core)
-	}
-	if s.DeathSignal != int(unix.SIGKILL) {
-		t.Errorf("parent death signal: %d", s.DeathSignal)
 	}
 	if own, err := unix.KeyctlGetKeyringID(unix.KEY_SPEC_SESSION_KEYRING, false); err == nil && own == s.Keyring {
 		t.Error("the session keyring is the caller's")
@@ -286,42 +278,6 @@ func TestNothingOnTheHost(t *testing.T) {
 	_ = end.Close()
 	_, _ = io.Copy(io.Discard, stdout)
 	_ = cmd.Wait()
-}
-
-func TestParentDeath(t *testing.T) {
-	t.Parallel()
-	plan := base(t, "/bin/true")
-	cmd := exec.Command("/proc/self/exe")
-	cmd.Args = []string{modeParent, plan.Staging}
-	cmd.Stderr = os.Stderr
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	line, err := bufio.NewReader(stdout).ReadString('\n')
-	if err != nil {
-		t.Fatal(err)
-	}
-	pid, err := strconv.Atoi(strings.TrimSpace(line))
-	if err != nil {
-		t.Fatal(err)
-	}
-	pidfd, err := unix.PidfdOpen(pid, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer unix.Close(pidfd)
-	if err := cmd.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	_ = cmd.Wait()
-	if n, err := unix.Poll([]unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}, 2000); n != 1 {
-		t.Errorf("process %d outlives its parent: %v", pid, err)
-		_ = unix.PidfdSendSignal(pidfd, unix.SIGKILL, nil, 0)
-	}
 }
 
 func TestWrongParent(t *testing.T) {

@@ -27,7 +27,6 @@ const (
 	modeLaunch   = "berm-test-launch"   // the launcher
 	modeState    = "berm-test-state"    // print a state as JSON
 	modeFiltered = "berm-test-filtered" // put on the filter, then execute the arguments
-	modeParent   = "berm-test-parent"   // start a launcher that runs sleep; wait to be killed
 )
 
 func TestMain(m *testing.M) {
@@ -41,8 +40,6 @@ func TestMain(m *testing.M) {
 		printState()
 	case modeFiltered:
 		filtered(os.Args[1:])
-	case modeParent:
-		parent(os.Args[1])
 	default:
 		os.Exit(m.Run())
 	}
@@ -56,7 +53,6 @@ type state struct {
 	Dir                                                                  string
 	Core                                                                 unix.Rlimit
 	Keyring                                                              int
-	DeathSignal                                                          int
 }
 
 func printState() {
@@ -84,10 +80,6 @@ func printState() {
 	s.Dir, _ = os.Getwd()
 	_ = unix.Getrlimit(unix.RLIMIT_CORE, &s.Core)
 	s.Keyring, _ = unix.KeyctlGetKeyringID(unix.KEY_SPEC_SESSION_KEYRING, false)
-	var signal int32
-	runtime.LockOSThread()
-	_ = prctlGetDeathSignal(&signal)
-	s.DeathSignal = int(signal)
 	_ = json.NewEncoder(os.Stdout).Encode(s)
 	os.Exit(0)
 }
@@ -106,20 +98,6 @@ func filtered(args []string) {
 	}
 	if err == nil {
 		err = syscall.Exec(args[0], args, nil)
-	}
-	fmt.Fprintln(os.Stderr, err)
-	os.Exit(1)
-}
-
-func parent(dir string) {
-	plan := launch.Plan{
-		Parent: os.Getpid(), UID: leasedUID, GID: leasedGID, Staging: dir, Status: 3,
-		Program: "/bin/sh", Args: []string{"sh", "-c", "echo $$; exec sleep 1000"}, Keep: []int{1},
-	}
-	cmd, _, err := command(plan)
-	if err == nil {
-		cmd.Stdout = os.Stdout
-		err = cmd.Run()
 	}
 	fmt.Fprintln(os.Stderr, err)
 	os.Exit(1)

@@ -33,8 +33,8 @@ agent:
 	@mkdir -p bin
 	CGO_ENABLED=0 GOOS=linux GOARCH=$(GOARCH) $(GO) build -trimpath -ldflags '-s -w' -o $(AGENT) ./cmd/berm-agent
 
-test: setup agent ## run all tests and hold them against the committed lists (UPDATE=1 rewrites them; PACKAGES=./link/... chooses)
-	$(GO) run ./internal/testlist $(RACE) $(if $(filter 1,$(UPDATE)),-update) $(PACKAGES)
+test: setup agent ## run all tests and hold them against the committed lists (LONG=1 for full sizes, UPDATE=1 rewrites the lists, PACKAGES=./link/... chooses)
+	$(GO) run ./internal/testlist $(RACE) $(if $(filter 1,$(LONG)),-long) $(if $(filter 1,$(UPDATE)),-update) $(PACKAGES)
 
 e2e: setup build ## drive the built binary as a person would, as root and without privileges
 	@scripts/e2e

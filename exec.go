@@ -270,6 +270,12 @@ func (r *run) refused(end *agentclient.End) error {
 
 // ended fills the result from the agent's end event and the host's counters.
 func (r *run) ended(end *agentclient.End) error {
+	if r.sandbox.isEnding() {
+		// Destroy ends commands too, and an agent may live long enough to tell: that
+		// is not how the program would have ended.
+		r.result.Reason = TransportLost
+		return &errdefs.Error{Kind: errdefs.Closed, Op: opExec, Backend: r.sandbox.provider.caps.Backend, Reasons: []string{"the sandbox was destroyed meanwhile"}}
+	}
 	r.result.Duration = end.Duration
 	r.result.Lingering = end.Lingering
 	r.result.OutputIncomplete = end.OutputIncomplete

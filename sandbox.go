@@ -30,6 +30,7 @@ type Sandbox struct {
 
 	destroying sync.Mutex
 	mu         sync.Mutex
+	ending     bool
 	gone       bool
 }
 
@@ -78,6 +79,9 @@ func (s *Sandbox) Destroy(ctx context.Context) error {
 	if s.isGone() {
 		return nil
 	}
+	s.mu.Lock()
+	s.ending = true
+	s.mu.Unlock()
 	if err := s.machine.Destroy(ctx); err != nil {
 		return s.provider.failed("destroy", kindOf(ctx, err, errdefs.Internal), err)
 	}
@@ -104,6 +108,13 @@ func (s *Sandbox) failed(ctx context.Context, op string, err error) error {
 		return &errdefs.Error{Kind: errdefs.Closed, Op: op, Backend: s.provider.caps.Backend, Reasons: []string{fmt.Sprintf("sandbox %s is destroyed", s.ID())}, Err: err}
 	}
 	return s.provider.failed(op, kindOf(ctx, err, errdefs.TransportLost), err)
+}
+
+// isEnding reports that Destroy has begun.
+func (s *Sandbox) isEnding() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ending
 }
 
 // measure opens the link, gathers facts from the host side and from a probe

@@ -49,7 +49,7 @@ func TestSuiteNoticesFaults(t *testing.T) {
 		noticed []string
 	}{
 		{"lost output", fake.Faults{LoseOutput: true}, []string{"streams/apart", "streams/binary", "streams/big", "exec/arguments"}},
-		{"invented exit", fake.Faults{InventExit: true}, []string{"exec/exit-status", "exec/signaled", "timeout/fires", "transport/lost", "destroy/under-way"}},
+		{"invented exit", fake.Faults{InventExit: true}, []string{"exec/exit-status", "exec/signaled", "timeout/fires", "transport/lost"}},
 		{"ignored kill", fake.Faults{IgnoreKill: true}, []string{"timeout/fires", "timeout/whole-tree", "timeout/daemon", "cancel/exec", "tree/deep"}},
 		{"leak on cancel", fake.Faults{LeakOnCancel: true}, []string{"create/cancelled"}},
 		{"skipped destroy", fake.Faults{SkipDestroy: true}, []string{"create/failed-later", "destroy/under-way", "destroy/everything-ends"}},

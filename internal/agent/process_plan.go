@@ -150,7 +150,9 @@ func lookUp(name, search, dir string) (string, error) {
 func executable(path string) error {
 	var st unix.Stat_t
 	if err := unix.Stat(path, &st); err != nil {
-		return err
+		// A directory of PATH that cannot be searched holds no program, as for a
+		// shell.
+		return unix.ENOENT
 	}
 	if st.Mode&unix.S_IFMT != unix.S_IFREG {
 		return unix.EISDIR

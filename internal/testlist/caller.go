@@ -48,6 +48,9 @@ func direct(ctx context.Context, o options, r *results) error {
 	if o.race {
 		args = append(args, "-race")
 	}
+	if !o.long {
+		args = append(args, "-short")
+	}
 	cmd := exec.CommandContext(ctx, "go", append(args, o.packages...)...)
 	cmd.Stderr = os.Stderr
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
@@ -171,7 +174,11 @@ func (a account) runtime() string { return filepath.Join(a.home, "run") }
 
 // run runs one test program and converts what it prints into events.
 func (a account) run(ctx context.Context, o options, r *results, pkg, program string) error {
-	cmd := exec.CommandContext(ctx, program, "-test.v=test2json", "-test.paniconexit0", "-test.timeout="+o.timeout)
+	args := []string{"-test.v=test2json", "-test.paniconexit0", "-test.timeout=" + o.timeout}
+	if !o.long {
+		args = append(args, "-test.short")
+	}
+	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Dir = filepath.Join(a.tree, filepath.FromSlash(r.folder(pkg)))
 	cmd.Env = a.environment()
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: dropUID, Gid: dropUID}}

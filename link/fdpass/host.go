@@ -229,11 +229,13 @@ func (l *Link) end(cause error) {
 	inside := l.egress
 	l.mu.Unlock()
 	// Errors of closing are of no use to anybody here: every descriptor goes. The
-	// streams go before Done, so that no request succeeds after it.
-	_ = l.control.Close()
+	// streams go before Done, so that no request succeeds after it, and before the
+	// control socket, whose end makes an agent end its commands: that is not how
+	// they would have ended, and must not be told.
 	for _, s := range streams {
 		_ = s.inner.Close()
 	}
+	_ = l.control.Close()
 	close(l.done)
 	for _, u := range uploads {
 		u.abandon()

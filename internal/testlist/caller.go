@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 )
@@ -69,7 +70,7 @@ func pump(cmd *exec.Cmd, r *results) error {
 	}
 	readErr := r.read(out)
 	waitErr := cmd.Wait()
-	if exit := (*exec.ExitError)(nil); errors.As(waitErr, &exit) && exit.Exited() && len(r.packages)+len(r.builds) > 0 {
+	if exit := (*exec.ExitError)(nil); errors.As(waitErr, &exit) && exit.Exited() && r.any() {
 		waitErr = nil
 	}
 	return errors.Join(readErr, waitErr)
@@ -97,22 +98,35 @@ func dropped(ctx context.Context, o options, r *results) (err error) {
 	if err := user.seed(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "testlist: tests that compile something will take longer:", err)
 	}
+	// As many at once as the go command runs on two processors.
+	places := make(chan struct{}, userTests)
+	faults := make([]error, len(chosen))
+	var running sync.WaitGroup
 	for i, pkg := range chosen {
-		program := filepath.Join(scratch, fmt.Sprintf("%d.test", i))
-		if err := compile(ctx, o, pkg, program); err != nil {
-			r.add(event{Action: "output", Package: pkg, Output: err.Error() + "\n"})
-			r.add(event{Action: "fail", Package: pkg})
-			continue
-		}
-		if _, err := os.Stat(program); err != nil {
-			// No test files.
-			continue
-		}
-		if err := user.run(ctx, o, r, pkg, program); err != nil {
-			return err
-		}
+		places <- struct{}{}
+		running.Go(func() {
+			defer func() { <-places }()
+			faults[i] = user.test(ctx, o, r, pkg, filepath.Join(scratch, fmt.Sprintf("%d.test", i)))
+		})
 	}
-	return nil
+	running.Wait()
+	return errors.Join(faults...)
+}
+
+// userTests is how many packages are tested at once.
+const userTests = 2
+
+// test compiles and runs one package's tests.
+func (a account) test(ctx context.Context, o options, r *results, pkg, program string) error {
+	if err := compile(ctx, o, pkg, program); err != nil {
+		r.add(event{Action: "output", Package: pkg, Output: err.Error() + "\n"})
+		r.add(event{Action: "fail", Package: pkg})
+		return nil
+	}
+	if _, err := os.Stat(program); err != nil {
+		return nil //nolint:nilerr // there are no test files
+	}
+	return a.run(ctx, o, r, pkg, program)
 }
 
 // userPackages intersects the packages that were asked for with those that

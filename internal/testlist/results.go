@@ -105,6 +105,13 @@ func (r *results) add(e event) {
 	}
 }
 
+// any reports whether something was told at all.
+func (r *results) any() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.packages)+len(r.builds) > 0
+}
+
 func (r *results) addPackage(pkg string, e event) {
 	p := r.packages[pkg]
 	if p == nil {

@@ -121,7 +121,7 @@ func (a account) test(ctx context.Context, o options, r *results, pkg, program s
 	if err := compile(ctx, o, pkg, program); err != nil {
 		r.add(event{Action: "output", Package: pkg, Output: err.Error() + "\n"})
 		r.add(event{Action: "fail", Package: pkg})
-		return nil
+		return nil //nolint:nilerr // it is among the results
 	}
 	if _, err := os.Stat(program); err != nil {
 		return nil //nolint:nilerr // there are no test files

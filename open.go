@@ -122,15 +122,15 @@ func (o *opening) open(ctx context.Context) (*Provider, error) {
 	}
 	dir, err := state.Open(o.stateDir)
 	if err != nil {
-		return nil, o.fail(errdefs.Unavailable, err)
+		return nil, o.fail(kindOf(ctx, err, errdefs.Unavailable), err)
 	}
 	owner, err := dir.Claim()
 	if err != nil {
-		return nil, o.fail(errdefs.Unavailable, err)
+		return nil, o.fail(kindOf(ctx, err, errdefs.Unavailable), err)
 	}
 	// A backend may try itself with a sandbox of the instance's name.
 	if err := owner.Intend(owner.Instance(), o.declared.Backend); err != nil {
-		return nil, errors.Join(o.fail(errdefs.Unavailable, err), owner.Close())
+		return nil, errors.Join(o.fail(kindOf(ctx, err, errdefs.Unavailable), err), owner.Close())
 	}
 	drv, err := o.backend.Open(ctx, driver.Host{Agent: agent, StateDir: dir.Path(), Instance: owner.Instance()})
 	forgotten := owner.Forget(owner.Instance())

@@ -66,15 +66,16 @@ func (p *Provider) Create(ctx context.Context, opts CreateOptions) (*Sandbox, er
 		errdefs.New(errdefs.Timeout, op, fmt.Sprintf("the sandbox was not ready within %v", p.ready)))
 	defer cancel()
 	if err := p.owner.Intend(spec.ID, p.caps.Backend); err != nil {
-		return nil, p.failed(op, errdefs.Unavailable, err)
+		return nil, p.failed(op, kindOf(ctx, err, errdefs.Unavailable), err)
 	}
 	machine, err := p.drv.Create(ctx, spec)
 	if err != nil {
-		return nil, errors.Join(p.failed(op, kindOf(ctx, err, errdefs.Unavailable), err), p.owner.Forget(spec.ID))
+		err = p.failed(op, kindOf(ctx, err, errdefs.Unavailable), explained(ctx, err))
+		return nil, errors.Join(err, p.owner.Forget(spec.ID))
 	}
 	sb := newSandbox(p, machine, spec, env)
 	if err := sb.measure(ctx); err != nil {
-		err = p.failed(op, kindOf(ctx, err, errdefs.Unproven), err)
+		err = p.failed(op, kindOf(ctx, err, errdefs.Unproven), explained(ctx, err))
 		return nil, errors.Join(err, sb.Close())
 	}
 	if err := p.add(sb); err != nil {
@@ -96,6 +97,17 @@ func kindOf(ctx context.Context, err error, otherwise errdefs.Kind) errdefs.Kind
 		return kind
 	}
 	return otherwise
+}
+
+// explained puts a bound of ours that has passed before what failed because of it.
+func explained(ctx context.Context, err error) error {
+	var cause *errdefs.Error
+	if !errors.As(context.Cause(ctx), &cause) {
+		return err
+	}
+	out := *cause
+	out.Err = err
+	return &out
 }
 
 // failed wraps err once, with operation and backend.

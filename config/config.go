@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"syscall"
 	"unicode/utf8"
 
 	"github.com/berm-dev/berm"
@@ -53,7 +54,8 @@ func Load(path string, factories []driver.Factory) (*File, error) {
 // readFile reads at most one byte more than is allowed, so that a device or an
 // endless pipe cannot fill the memory.
 func readFile(path string) ([]byte, error) {
-	file, err := os.Open(path)
+	// Opening a pipe that nobody writes to would wait for ever.
+	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, err
 	}

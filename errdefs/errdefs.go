@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 	"strings"
+	"syscall"
 )
 
 // Kind is the class of an error. Kinds are errors themselves, so a caller asks
@@ -165,7 +166,8 @@ func (e *Error) Is(target error) bool {
 }
 
 // KindOf returns the kind of the outermost *Error in err's chain, or what the
-// standard library's own errors mean, or Internal. A nil err gives "".
+// standard library's own errors and the system's "no more of it" mean, or
+// Internal. A nil err gives "".
 func KindOf(err error) Kind {
 	if err == nil {
 		return ""
@@ -179,6 +181,11 @@ func KindOf(err error) Kind {
 			if errors.Is(err, sentinel) {
 				return kind
 			}
+		}
+	}
+	for _, errno := range []syscall.Errno{syscall.ENOSPC, syscall.EDQUOT, syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM} {
+		if errors.Is(err, errno) {
+			return Exhausted
 		}
 	}
 	return Internal

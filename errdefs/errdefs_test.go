@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"net"
 	"os"
+	"syscall"
 	"testing"
 
 	"github.com/berm-dev/berm/errdefs"
@@ -45,6 +46,9 @@ func TestKindsMatchTheStandardLibrary(t *testing.T) {
 	}
 	if errdefs.KindOf(nil) != "" || errdefs.KindOf(errors.New("x")) != errdefs.Internal {
 		t.Error("KindOf of nil or of a stranger is wrong")
+	}
+	if got := errdefs.KindOf(&fs.PathError{Op: "write", Path: "x", Err: syscall.ENOSPC}); got != errdefs.Exhausted {
+		t.Errorf("a full disk is %v", got)
 	}
 }
 

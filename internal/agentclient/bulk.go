@@ -43,8 +43,8 @@ func (c *Client) Open(ctx context.Context, p string, offset int64) (io.ReadClose
 		req.Header.Set("Range", "bytes="+strconv.FormatInt(offset, 10)+"-")
 	}
 	call.arm()
+	defer call.disarm()
 	res, err := c.rt.RoundTrip(req)
-	call.disarm()
 	if err != nil {
 		err = call.fault(op, err)
 		call.cancel(nil)
@@ -85,7 +85,7 @@ func opened(op string, res *http.Response, offset int64, call *call) (io.ReadClo
 		call.cancel(nil)
 		return io.NopCloser(strings.NewReader("")), size, nil
 	}
-	return nil, 0, refusal(op, res)
+	return nil, 0, refusal(call.ctx, op, res)
 }
 
 // contentRange reads "bytes FIRST-LAST/SIZE" where the range reaches the end.
@@ -108,9 +108,12 @@ type download struct {
 	call *call
 }
 
-// Read implements io.Reader.
+// Read implements io.Reader. The caller's pauses are the caller's affair; only the
+// agent's have a bound.
 func (d *download) Read(p []byte) (int, error) {
+	d.call.arm()
 	n, err := d.body.Read(p)
+	d.call.disarm()
 	if err != nil && !errors.Is(err, io.EOF) {
 		err = d.call.fault(d.op, err)
 	}
@@ -142,6 +145,7 @@ func (c *Client) Create(ctx context.Context, p string, perm fs.FileMode, body io
 	}
 	call := newCall(ctx)
 	defer call.cancel(nil)
+	defer call.disarm()
 	upload := &upload{src: body, call: call}
 	req, err := call.request(http.MethodPost, query, upload)
 	if err != nil {
@@ -151,7 +155,9 @@ func (c *Client) Create(ctx context.Context, p string, perm fs.FileMode, body io
 	// Always chunked: the transport then takes blocks as large as upload's.
 	req.ContentLength = -1
 	res, err := c.rt.RoundTrip(req)
-	call.disarm()
+	// A timer of its own: an answer can come while the body is still being sent.
+	answer := time.AfterFunc(callTimeout, func() { call.cancel(errStalled) })
+	defer answer.Stop()
 	if readErr := upload.failure(); readErr != nil {
 		if err == nil {
 			_ = res.Body.Close()
@@ -163,7 +169,7 @@ func (c *Client) Create(ctx context.Context, p string, perm fs.FileMode, body io
 	}
 	defer func() { _ = res.Body.Close() }()
 	if res.StatusCode != http.StatusOK {
-		return refusal(op, res)
+		return refusal(call.ctx, op, res)
 	}
 	// Read to its end, so that the connection can be used again.
 	_, _ = io.Copy(io.Discard, io.LimitReader(res.Body, maxErrorBody))
@@ -195,7 +201,20 @@ func (u *upload) Read(p []byte) (int, error) {
 
 // WriteTo implements io.WriterTo, which the HTTP transport prefers.
 func (u *upload) WriteTo(w io.Writer) (int64, error) {
-	return io.CopyBuffer(struct{ io.Writer }{w}, struct{ io.Reader }{u}, make([]byte, inputBytes))
+	return io.CopyBuffer(timed{w, u.call}, struct{ io.Reader }{u}, make([]byte, inputBytes))
+}
+
+// timed bounds each write: the source may be slow, the agent may not.
+type timed struct {
+	w    io.Writer
+	call *call
+}
+
+// Write implements io.Writer.
+func (t timed) Write(p []byte) (int, error) {
+	t.call.arm()
+	defer t.call.disarm()
+	return t.w.Write(p)
 }
 
 // Close implements io.Closer; the source is the caller's.
@@ -207,14 +226,13 @@ func (u *upload) failure() error {
 	return u.err
 }
 
-// call is one plain HTTP request. Its body may take as long as the caller's
-// context lets it; the wait for the answer alone has a bound of its own.
+// call is one plain HTTP request. It may take as long as the caller's context
+// lets it, if only the agent goes on: each wait for it has a bound.
 type call struct {
 	ctx    context.Context //nolint:containedctx // it lives as long as one request
 	cancel context.CancelCauseFunc
 	mu     sync.Mutex
 	timer  *time.Timer
-	done   bool
 }
 
 func newCall(parent context.Context) *call {
@@ -226,38 +244,44 @@ func (c *call) request(method string, query url.Values, body io.Reader) (*http.R
 	return http.NewRequestWithContext(c.ctx, method, "http://"+link.DataHost+"/files?"+query.Encode(), body)
 }
 
-// arm begins to wait for the answer.
+// arm begins to wait for the agent.
 func (c *call) arm() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.timer == nil && !c.done {
-		c.timer = time.AfterFunc(callTimeout, func() { c.cancel(context.DeadlineExceeded) })
+	if c.timer == nil {
+		c.timer = time.AfterFunc(callTimeout, func() { c.cancel(errStalled) })
+		return
 	}
+	c.timer.Reset(callTimeout)
 }
 
 // disarm ends the wait.
 func (c *call) disarm() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.done = true
 	if c.timer != nil {
 		c.timer.Stop()
 	}
 }
 
+// errStalled ends a call whose agent gave or took nothing for too long.
+var errStalled = errdefs.New(errdefs.TransportLost, "", fmt.Sprintf("the agent did nothing for %v", callTimeout))
+
 // fault explains a failure, by the call's own end where that came first.
 func (c *call) fault(op string, err error) error {
 	if cause := context.Cause(c.ctx); cause != nil {
-		return fault(op, cause)
+		return fault(c.ctx, op, cause)
 	}
-	return fault(op, err)
+	return fault(c.ctx, op, err)
 }
 
 // refusal turns an error answer into an error. envd's form is a JSON object with
 // a message; anything else is quoted.
-func refusal(op string, res *http.Response) error {
+func refusal(ctx context.Context, op string, res *http.Response) error {
 	data, err := io.ReadAll(io.LimitReader(res.Body, maxErrorBody))
-	if err != nil {
+	if cause := context.Cause(ctx); err != nil && cause != nil {
+		return fault(ctx, op, cause)
+	} else if err != nil {
 		return errdefs.New(errdefs.TransportLost, op, clean(err.Error()))
 	}
 	var body struct {

@@ -17,9 +17,9 @@ import (
 // maxNesting is the deepest that our messages nest, with room to spare.
 const maxNesting = 16
 
-// codec is the binary codec for answers of a hostile agent. An entry of a
-// listing costs its sender two bytes and its reader hundreds, so entries are
-// counted before any is decoded. Unknown fields are dropped.
+// codec is the binary codec for answers of a hostile agent. A nested message
+// costs its sender two bytes and its reader hundreds, so fields are counted
+// before any is decoded. Unknown fields are dropped.
 type codec struct{ connectproto.BinaryCodec }
 
 // UnmarshalRead implements connect.Codec.
@@ -34,9 +34,11 @@ func (*codec) UnmarshalRead(_ context.Context, src io.Reader, msg any) error {
 	}
 	switch msg.(type) {
 	case *agentv1.ListDirResponse:
-		err = countEntries(data, maxListEntries)
+		if _, err = countFields(data, maxListEntries, anyField); err == nil {
+			err = countMetadata(data)
+		}
 	case *agentv1.ListResponse:
-		err = countEntries(data, maxProcesses)
+		_, err = countFields(data, maxProcesses, anyField)
 	}
 	if err != nil {
 		return err
@@ -52,17 +54,54 @@ func contents(src io.Reader) ([]byte, error) {
 	return io.ReadAll(src)
 }
 
-// countEntries refuses a message with more than limit fields at its top.
-func countEntries(data []byte, limit int) error {
-	for count := 0; len(data) > 0; count++ {
-		if count == limit {
-			return fmt.Errorf("listing has more than %d entries", limit)
+// Numbers of fields for countFields.
+const (
+	anyField      protowire.Number = 0
+	metadataField protowire.Number = 11 // of EntryInfo
+)
+
+var errMalformed = errors.New("listing is malformed")
+
+// countMetadata refuses a listing whose entries have too many pairs of metadata,
+// all together.
+func countMetadata(data []byte) error {
+	left := maxListEntries
+	for len(data) > 0 {
+		_, kind, tag := protowire.ConsumeTag(data)
+		if tag < 0 {
+			return errMalformed
 		}
-		_, _, n := protowire.ConsumeField(data)
+		size := protowire.ConsumeFieldValue(1, kind, data[tag:])
+		if size < 0 {
+			return errMalformed
+		}
+		if kind == protowire.BytesType {
+			entry, _ := protowire.ConsumeBytes(data[tag:])
+			used, err := countFields(entry, left, metadataField)
+			if err != nil {
+				return err
+			}
+			left -= used
+		}
+		data = data[tag+size:]
+	}
+	return nil
+}
+
+// countFields counts the fields of a number at a message's top and refuses more
+// than limit.
+func countFields(data []byte, limit int, number protowire.Number) (count int, err error) {
+	for len(data) > 0 {
+		found, _, n := protowire.ConsumeField(data)
 		if n < 0 {
-			return errors.New("listing is malformed")
+			return 0, errMalformed
+		}
+		if number == anyField || found == number {
+			if count++; count > limit {
+				return 0, fmt.Errorf("listing has more than %d entries or pairs of metadata", limit)
+			}
 		}
 		data = data[n:]
 	}
-	return nil
+	return count, nil
 }

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"strings"
 	"syscall"
+	"time"
 	"unicode"
 	"unicode/utf8"
 
@@ -20,13 +21,12 @@ import (
 // maxErrorText bounds the agent's text in one error, in bytes.
 const maxErrorText = 4 << 10
 
+// clockSlack is how much earlier than us an agent may see a deadline of ours pass.
+const clockSlack = time.Second
+
 // kindOfCode is the table from the agent's codes to kinds.
 func kindOfCode(code connect.Code) errdefs.Kind {
 	switch code {
-	case connect.CodeCanceled:
-		return errdefs.Cancelled
-	case connect.CodeDeadlineExceeded:
-		return errdefs.Timeout
 	case connect.CodeInvalidArgument, connect.CodeFailedPrecondition, connect.CodeOutOfRange:
 		return errdefs.Invalid
 	case connect.CodeNotFound:
@@ -43,9 +43,24 @@ func kindOfCode(code connect.Code) errdefs.Kind {
 		return errdefs.TransportLost
 	case connect.CodeUnknown, connect.CodeInternal, connect.CodeAborted, connect.CodeDataLoss:
 		return errdefs.Internal
+	case connect.CodeCanceled, connect.CodeDeadlineExceeded:
+		return errdefs.Protocol // unless a context of ours says the same: endedAs
 	default:
 		return errdefs.Protocol
 	}
+}
+
+// endedAs says how ctx has ended, or is about to by its deadline, and "" when it
+// lives: an agent must not make callers believe that they gave up themselves.
+func endedAs(ctx context.Context) errdefs.Kind {
+	deadline, ok := ctx.Deadline()
+	switch {
+	case errors.Is(ctx.Err(), context.Canceled):
+		return errdefs.Cancelled
+	case ctx.Err() != nil, ok && time.Until(deadline) < clockSlack:
+		return errdefs.Timeout
+	}
+	return ""
 }
 
 // kindOfStatus is the same table for plain HTTP.
@@ -72,7 +87,7 @@ func kindOfStatus(status int) errdefs.Kind {
 
 // fault gives any failure of a call its kind. The cause is kept only where it is
 // the link's own error: the others quote the agent.
-func fault(op string, err error) error {
+func fault(ctx context.Context, op string, err error) error {
 	if err == nil {
 		return nil
 	}
@@ -83,6 +98,10 @@ func fault(op string, err error) error {
 	var remote *connect.Error
 	coded := errors.As(err, &remote)
 	if coded && remote.IsRemote() {
+		given := remote.Code() == connect.CodeCanceled || remote.Code() == connect.CodeDeadlineExceeded
+		if kind := endedAs(ctx); given && kind != "" {
+			return errdefs.New(kind, op)
+		}
 		return errdefs.New(kindOfCode(remote.Code()), op, clean(remote.Message()))
 	}
 	kind := kindOfLocal(err)

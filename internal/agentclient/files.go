@@ -71,7 +71,7 @@ func (c *Client) Lstat(ctx context.Context, p string) (Entry, error) {
 func (c *Client) stat(ctx context.Context, op, p string, noFollow bool) (*agentv1.EntryInfo, error) {
 	res, err := c.files.Stat(ctx, &agentv1.StatRequest{Path: p, NoFollow: noFollow})
 	if err != nil {
-		return nil, fault(op, err)
+		return nil, fault(ctx, op, err)
 	}
 	if res.GetEntry() == nil {
 		return nil, broken(op, "no entry in the answer")
@@ -91,7 +91,7 @@ func (c *Client) ReadDir(ctx context.Context, p string) ([]Entry, error) {
 	defer cancel()
 	res, err := c.files.ListDir(ctx, &agentv1.ListDirRequest{Path: p, Depth: 1})
 	if err != nil {
-		return nil, fault(op, err)
+		return nil, fault(ctx, op, err)
 	}
 	return listedEntries(op, p, res.GetEntries())
 }
@@ -119,7 +119,7 @@ func (c *Client) Mkdir(ctx context.Context, p string, perm fs.FileMode, parents 
 		}
 	}
 	_, err = c.files.MakeDir(ctx, &agentv1.MakeDirRequest{Path: p, Mode: uint32(perm.Perm()), ExistOk: parents})
-	return fault(op, err)
+	return fault(ctx, op, err)
 }
 
 // Rename renames an entry, over a file that is there, and makes the new name's
@@ -137,7 +137,7 @@ func (c *Client) Rename(ctx context.Context, from, to string) error {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
 	_, err = c.files.Move(ctx, &agentv1.MoveRequest{Source: from, Destination: to})
-	return fault(op, err)
+	return fault(ctx, op, err)
 }
 
 // Remove removes a file, a link or an empty directory. Errors: NotFound; Invalid
@@ -160,5 +160,5 @@ func (c *Client) remove(ctx context.Context, op, p string, strict bool) error {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
 	_, err = c.files.Remove(ctx, &agentv1.RemoveRequest{Path: p, Strict: strict})
-	return fault(op, err)
+	return fault(ctx, op, err)
 }

@@ -26,7 +26,7 @@ func (c *Client) Input(ctx context.Context, pid uint32, r io.Reader) error {
 	if readErr != nil {
 		return errdefs.Wrap(errdefs.KindOf(readErr), "read input", readErr)
 	}
-	err = fault("close input", err)
+	err = fault(ctx, "close input", err)
 	if errors.Is(err, errdefs.NotFound) {
 		// Everything was taken; that the command has ended since is no failure.
 		return nil
@@ -40,7 +40,7 @@ func (c *Client) sendInput(ctx context.Context, pid uint32, r io.Reader) (readEr
 	defer cancel()
 	stream, err := c.processes.StreamInput(ctx)
 	if err != nil {
-		return nil, fault("send input", err)
+		return nil, fault(ctx, "send input", err)
 	}
 	err = stream.Send(&agentv1.StreamInputRequest{Event: &agentv1.StreamInputRequest_Start{
 		Start: &agentv1.StreamInputRequest_StartEvent{Process: byPID(pid)},
@@ -49,14 +49,14 @@ func (c *Client) sendInput(ctx context.Context, pid uint32, r io.Reader) (readEr
 		readErr, err = c.pump(stream, r)
 	}
 	if err != nil && !errors.Is(err, io.EOF) {
-		return readErr, fault("send input", err)
+		return readErr, fault(ctx, "send input", err)
 	}
 	// io.EOF says that the agent has answered; the answer says why.
 	_, answer := stream.CloseAndReceive()
 	if answer == nil && err != nil {
 		return readErr, errdefs.New(errdefs.NotFound, "send input", "the command ended before it took all input")
 	}
-	return readErr, fault("send input", answer)
+	return readErr, fault(ctx, "send input", answer)
 }
 
 // pump sends data until r ends.

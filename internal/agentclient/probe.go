@@ -26,7 +26,7 @@ func (c *Client) Probe(ctx context.Context, req *agentv1.ProbeRequest) (*agentv1
 	defer cancel()
 	res, err := c.control.Probe(ctx, req)
 	if err != nil {
-		return nil, fault(op, err)
+		return nil, fault(ctx, op, err)
 	}
 	for _, set := range []string{
 		res.GetCapInheritable(), res.GetCapPermitted(), res.GetCapEffective(),

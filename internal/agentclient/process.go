@@ -38,6 +38,7 @@ type StartRequest struct {
 // Stream has the events of one command. Recv is for one goroutine at a time;
 // Close may be called at any time.
 type Stream struct {
+	ctx    context.Context //nolint:containedctx // the caller's, which lives as long as the stream
 	cancel context.CancelFunc
 	stream agentv1connect.ProcessStartClientStream
 	order  order
@@ -52,13 +53,13 @@ func (c *Client) Start(ctx context.Context, req StartRequest) (*Stream, error) {
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithCancel(quiet{ctx})
-	stream, err := c.processes.Start(ctx, message)
+	own, cancel := context.WithCancel(quiet{ctx})
+	stream, err := c.processes.Start(own, message)
 	if err != nil {
 		cancel()
-		return nil, fault("start", err)
+		return nil, fault(ctx, "start", err)
 	}
-	return &Stream{cancel: cancel, stream: stream}, nil
+	return &Stream{ctx: ctx, cancel: cancel, stream: stream}, nil
 }
 
 // message checks the request.
@@ -142,7 +143,7 @@ func (s *Stream) cut(err error) error {
 	if errors.Is(err, io.EOF) {
 		return broken("receive", "the stream ended without an end event")
 	}
-	return fault("receive", err)
+	return fault(s.ctx, "receive", err)
 }
 
 // finish reads the end of the stream after the last event, so that its
@@ -178,7 +179,7 @@ func (c *Client) Signal(ctx context.Context, pid uint32, signal syscall.Signal) 
 		Process:      byPID(pid),
 		SignalNumber: int32(signal), //nolint:gosec // checked
 	})
-	return fault("signal", err)
+	return fault(ctx, "signal", err)
 }
 
 func byPID(pid uint32) *agentv1.ProcessSelector {
@@ -199,7 +200,7 @@ func (c *Client) List(ctx context.Context) ([]Process, error) {
 	defer cancel()
 	res, err := c.processes.List(ctx, &agentv1.ListRequest{})
 	if err != nil {
-		return nil, fault("list processes", err)
+		return nil, fault(ctx, "list processes", err)
 	}
 	out := make([]Process, 0, len(res.GetProcesses()))
 	for _, p := range res.GetProcesses() {

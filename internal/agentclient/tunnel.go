@@ -41,11 +41,11 @@ func (c *Client) Dial(ctx context.Context, port int) (net.Conn, error) {
 	req.Header.Set("Upgrade", tunnelProtocol)
 	res, err := c.rt.RoundTrip(req)
 	if err != nil {
-		return nil, fault(op, err)
+		return nil, fault(ctx, op, err)
 	}
 	if res.StatusCode != http.StatusSwitchingProtocols {
 		defer func() { _ = res.Body.Close() }()
-		return nil, dialRefusal(op, res)
+		return nil, dialRefusal(ctx, op, res)
 	}
 	body, ok := res.Body.(io.ReadWriteCloser)
 	if !ok || raw == nil || !strings.EqualFold(res.Header.Get("Upgrade"), tunnelProtocol) {
@@ -56,7 +56,7 @@ func (c *Client) Dial(ctx context.Context, port int) (net.Conn, error) {
 }
 
 // dialRefusal tells why there is no tunnel.
-func dialRefusal(op string, res *http.Response) error {
+func dialRefusal(ctx context.Context, op string, res *http.Response) error {
 	if res.StatusCode == http.StatusBadGateway {
 		text, err := io.ReadAll(io.LimitReader(res.Body, maxErrorText))
 		if err != nil {
@@ -64,7 +64,7 @@ func dialRefusal(op string, res *http.Response) error {
 		}
 		return errdefs.New(errdefs.Unavailable, op, clean(strings.TrimSpace(string(text))))
 	}
-	return refusal(op, res)
+	return refusal(ctx, op, res)
 }
 
 // tunnel is the connection under an upgraded request. What the agent sent right

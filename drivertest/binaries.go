@@ -6,7 +6,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"syscall"
 	"testing"
 )
 
@@ -21,16 +20,19 @@ const (
 // or a build that is kept in the user's cache folder and copied for t.
 func AgentBinary(t testing.TB) string {
 	t.Helper()
-	return binary(t, agentEnv, "berm-agent", "github.com/berm-dev/berm/cmd/berm-agent")
+	return Binary(t, agentEnv, "berm-agent", "github.com/berm-dev/berm/cmd/berm-agent")
 }
 
 // payloadBinary is the same for the suite's own program.
 func payloadBinary(t testing.TB) string {
 	t.Helper()
-	return binary(t, payloadEnv, "payload", "github.com/berm-dev/berm/drivertest/payload")
+	return Binary(t, payloadEnv, "payload", "github.com/berm-dev/berm/drivertest/payload")
 }
 
-func binary(t testing.TB, env, name, pkg string) string {
+// Binary gives the path of a static build of a package's program, under a name
+// that no other program has: what the environment variable env names, or a build
+// as for AgentBinary.
+func Binary(t testing.TB, env, name, pkg string) string {
 	t.Helper()
 	if path := os.Getenv(env); path != "" {
 		if !filepath.IsAbs(path) {
@@ -62,7 +64,7 @@ func build(t testing.TB, name, pkg, out string) error {
 			return err
 		}
 		defer func() { _ = lock.Close() }() // and with it the lock
-		if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
+		if err := waitForLock(lock); err != nil {
 			return fmt.Errorf("lock: %w", err)
 		}
 	}

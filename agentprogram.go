@@ -12,6 +12,7 @@ import (
 	"runtime"
 
 	"github.com/berm-dev/berm/driver"
+	"github.com/berm-dev/berm/internal/defence"
 )
 
 // AgentProgram says where the agent's program is. With both fields empty, Open
@@ -32,6 +33,15 @@ const (
 	// a tenth of it.
 	maxAgentBytes = 128 << 20
 )
+
+// agentFix makes the agent's program where it is found.
+const agentFix = "CGO_ENABLED=0 go install github.com/berm-dev/berm/cmd/" + agentName + "@latest"
+
+// agentError says that there is no usable agent program.
+type agentError struct{ error }
+
+// Unwrap gives the reason.
+func (e *agentError) Unwrap() error { return e.error }
 
 // load finds and reads the agent.
 func (a AgentProgram) load() (driver.Agent, error) {
@@ -81,7 +91,7 @@ func (a AgentProgram) find() (string, error) {
 		return filepath.Abs(path)
 	}
 	return "", fmt.Errorf("the agent program %s was not found in $%s, beside the executable or in PATH; "+
-		"install it with: CGO_ENABLED=0 go install github.com/berm-dev/berm/cmd/%s@latest", agentName, agentEnv, agentName)
+		"install it with: %s", agentName, agentEnv, agentFix)
 }
 
 // checkAgent refuses a program that could not run in a sandbox: a dynamic one
@@ -96,7 +106,7 @@ func checkAgent(agent driver.Agent) (driver.Agent, error) {
 		return driver.Agent{}, fmt.Errorf("agent program (%s) is for %v, this machine is %s", agent.Origin, file.Machine, runtime.GOARCH)
 	}
 	for _, segment := range file.Progs {
-		if segment.Type == elf.PT_INTERP {
+		if segment.Type == elf.PT_INTERP && !defence.AgentStatic.Off() {
 			return driver.Agent{}, fmt.Errorf("agent program (%s) is dynamically linked; build it with CGO_ENABLED=0", agent.Origin)
 		}
 	}

@@ -73,7 +73,9 @@ const (
 	TimedOut    Reason = "timed-out"
 	OutOfMemory Reason = "out-of-memory"
 	// ProcessLimit and DiskLimit are said only where that limit's own counter
-	// moved during the command and the command did not exit 0.
+	// moved during the command and the command did not exit 0. Where the kernel
+	// counts no refusals, that the limit was reached is what is counted, as far as
+	// it was seen.
 	ProcessLimit Reason = "processes"
 	DiskLimit    Reason = "disk"
 

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/berm-dev/berm/errdefs"
+	"github.com/berm-dev/berm/internal/defence"
 )
 
 const opDial = "dial"
@@ -27,7 +28,7 @@ func (s *Sandbox) DialContext(ctx context.Context, network, address string) (net
 	if !slices.Contains([]string{"tcp", "tcp4", "tcp6"}, network) {
 		reasons = append(reasons, fmt.Sprintf("network %q is not tcp", network))
 	}
-	if !slices.Contains([]string{"localhost", "127.0.0.1", "::1"}, host) {
+	if !slices.Contains([]string{"localhost", "127.0.0.1", "::1"}, host) && !defence.DialLoopback.Off() {
 		reasons = append(reasons, fmt.Sprintf("host %q is not the sandbox's loopback", host))
 	}
 	port, err := strconv.ParseUint(portName, 10, 16)
@@ -47,6 +48,14 @@ func (s *Sandbox) DialContext(ctx context.Context, network, address string) (net
 	return conn, nil
 }
 
+// maxServerHeader bounds what is read of an answer's header, in bytes.
+func maxServerHeader() int64 {
+	if defence.DialHeaderSize.Off() {
+		return 1 << 30
+	}
+	return 64 << 10
+}
+
 // Transport is an HTTP transport to servers inside: http://localhost:8080/ is
 // port 8080 of the sandbox. It uses no proxy and no compression, and bounds what
 // it reads of headers, since the servers are hostile; the caller decides on
@@ -56,7 +65,7 @@ func (s *Sandbox) Transport() *http.Transport {
 	return &http.Transport{
 		DialContext:            s.DialContext,
 		DisableCompression:     true,
-		MaxResponseHeaderBytes: 64 << 10,
+		MaxResponseHeaderBytes: maxServerHeader(),
 		MaxIdleConnsPerHost:    16,
 		IdleConnTimeout:        30 * time.Second,
 		ResponseHeaderTimeout:  time.Minute,

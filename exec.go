@@ -13,6 +13,7 @@ import (
 	"github.com/berm-dev/berm/driver"
 	"github.com/berm-dev/berm/errdefs"
 	"github.com/berm-dev/berm/internal/agentclient"
+	"github.com/berm-dev/berm/internal/defence"
 )
 
 const opExec = "exec"
@@ -96,6 +97,9 @@ func (s *Sandbox) start(ctx context.Context, command Command) (*run, error) {
 // expect ends the run when the agent has not done within limit what it owes, and
 // has had some time more.
 func (r *run) expect(limit time.Duration, duty string) {
+	if defence.MuteAgent.Off() {
+		limit = time.Hour
+	}
 	r.overdue = time.AfterFunc(limit+agentGrace, func() { r.cancel(&lateError{duty}) })
 }
 
@@ -239,7 +243,7 @@ func (r *run) lost(err error) error {
 		return r.sandbox.provider.failed(opExec, kind, err)
 	case kind != errdefs.NotStarted && kind != errdefs.Invalid && kind != errdefs.Exhausted:
 		return r.sandbox.failed(r.ctx, opExec, err)
-	case r.pid != 0:
+	case r.pid != 0 && !defence.StartedStaysStarted.Off():
 		// It runs, or ran: "nothing happened" would be a lie.
 		return &errdefs.Error{Kind: errdefs.Protocol, Op: opExec, Backend: backend, Reasons: []string{"the agent says that a running command did not start"}, Err: errors.New(err.Error())}
 	default:
@@ -293,26 +297,34 @@ func (r *run) ended(end *agentclient.End) error {
 	default:
 		return r.refused(end)
 	}
-	if err := r.limits(); err != nil {
+	if err := r.limits(end); err != nil {
 		return r.sandbox.failed(r.ctx, opExec, err)
 	}
 	return errdefs.Wrap(errdefs.Internal, "write output", errors.Join(r.out[0].err, r.out[1].err))
 }
 
-// limits names the limit that ended the command, by that limit's own counter.
-func (r *run) limits() error {
-	if r.sandbox.meter == nil || r.result.Success() || r.result.Reason == TimedOut {
+// limits names the limit that a failed command ran into, by what moved while it
+// ran: the host's own counter, or, where the kernel has none, what the agent saw
+// of a limit that is declared as enforced.
+func (r *run) limits(end *agentclient.End) error {
+	if r.result.Success() || r.result.Reason == TimedOut {
 		return nil
 	}
-	after, err := r.sandbox.meter.Counters(r.ctx)
-	if err != nil {
-		return fmt.Errorf("read the counters: %w", err)
+	after := r.before
+	if r.sandbox.meter != nil {
+		var err error
+		if after, err = r.sandbox.meter.Counters(r.ctx); err != nil {
+			return fmt.Errorf("read the counters: %w", err)
+		}
 	}
+	caps := r.sandbox.provider.caps
 	switch {
 	case after.MemoryKills > r.before.MemoryKills:
 		r.result.Reason = OutOfMemory
-	case after.ProcessRefusals > r.before.ProcessRefusals:
+	case after.ProcessRefusals > r.before.ProcessRefusals, end.ProcessLimit && caps.Processes == driver.Enforced:
 		r.result.Reason = ProcessLimit
+	case end.DiskLimit && caps.Disk == driver.Enforced:
+		r.result.Reason = DiskLimit
 	}
 	return nil
 }
@@ -350,6 +362,9 @@ func (o *output) write(data []byte) {
 		}
 	default:
 		keep := min(int64(len(data)), o.room)
+		if defence.OutputCap.Off() {
+			keep = int64(len(data))
+		}
 		o.kept = append(o.kept, data[:keep]...)
 		o.room -= keep
 		o.dropped += int64(len(data)) - keep

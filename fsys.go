@@ -37,10 +37,14 @@ func (f *sandboxFS) name(op, name string) (string, error) {
 	if !fs.ValidPath(name) {
 		return "", &fs.PathError{Op: op, Path: name, Err: fs.ErrInvalid}
 	}
-	if f.root == "" {
-		return path.Join(f.files.sandbox.workDir, name), nil
+	root := f.files.sandbox.workDir
+	if f.root != "" {
+		var err error
+		if root, err = f.files.path(op, f.root); err != nil {
+			return "", pathError(op, name, err)
+		}
 	}
-	return path.Join(f.files.sandbox.resolve(f.root), name), nil
+	return path.Join(root, name), nil
 }
 
 // pathError is what io/fs wants: an error of berm's with the name that was

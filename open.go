@@ -9,6 +9,7 @@ import (
 
 	"github.com/berm-dev/berm/driver"
 	"github.com/berm-dev/berm/errdefs"
+	"github.com/berm-dev/berm/internal/defence"
 	"github.com/berm-dev/berm/internal/state"
 )
 
@@ -118,7 +119,7 @@ func promised(caps Capabilities, network driver.Network) Isolation {
 func (o *opening) open(ctx context.Context) (*Provider, error) {
 	agent, err := o.cfg.Agent.load()
 	if err != nil {
-		return nil, o.fail(errdefs.Unavailable, err)
+		return nil, o.fail(errdefs.Unavailable, &agentError{err})
 	}
 	dir, err := state.Open(o.stateDir)
 	if err != nil {
@@ -154,7 +155,7 @@ func (o *opening) open(ctx context.Context) (*Provider, error) {
 // provider checks the opened driver against declaration and configuration.
 func (o *opening) provider(ctx context.Context, drv driver.Driver, owner *state.Owner) (*Provider, error) {
 	caps := drv.Capabilities()
-	if over := caps.Exceeds(o.declared); len(over) > 0 {
+	if over := caps.Exceeds(o.declared); len(over) > 0 && !defence.DeclaredBound.Off() {
 		return nil, o.fail(errdefs.Internal, nil, over...)
 	}
 	limits, notes, reasons := settleLimits(o.cfg.Limits, caps)
@@ -162,7 +163,7 @@ func (o *opening) provider(ctx context.Context, drv driver.Driver, owner *state.
 	mounts, faults, unmountable := o.cfg.Layout.Resolve(caps, o.stateDir)
 	reasons = append(append(reasons, faults...), unmountable...)
 	if len(reasons) > 0 {
-		return nil, o.fail(errdefs.Unsupported, nil, reasons...)
+		return nil, o.fail(errdefs.Unsupported, nil, append(reasons, advice(drv)...)...)
 	}
 	control, err := listenControl(ctx, owner.Instance())
 	if err != nil {
@@ -177,6 +178,16 @@ func (o *opening) provider(ctx context.Context, drv driver.Driver, owner *state.
 		cfg: o.cfg, stateDir: o.stateDir, network: o.network, limits: limits, mounts: mounts, notes: notes, ready: ready,
 		live: map[string]*Sandbox{},
 	}, nil
+}
+
+// advice is what the driver knows about why this host gives less than others.
+func advice(drv driver.Driver) []string {
+	doctor, ok := driver.As[driver.Doctor](drv)
+	if !ok {
+		return nil
+	}
+	_, reasons := driver.Unready(doctor.Diagnose())
+	return reasons
 }
 
 // sweepTimeout bounds the clean-up after others.

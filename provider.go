@@ -12,6 +12,7 @@ import (
 	"github.com/berm-dev/berm/driver"
 	"github.com/berm-dev/berm/errdefs"
 	"github.com/berm-dev/berm/internal/agentclient"
+	"github.com/berm-dev/berm/internal/defence"
 	"github.com/berm-dev/berm/internal/state"
 	"github.com/berm-dev/berm/link"
 )
@@ -53,6 +54,16 @@ func (p *Provider) Notes() []string { return slices.Clone(p.notes) }
 // isolation was not seen to hold, Cancelled and Timeout with ctx, Closed after
 // Close.
 func (p *Provider) Create(ctx context.Context, opts CreateOptions) (*Sandbox, error) {
+	sb, err := p.create(ctx, opts)
+	if err != nil {
+		return nil, err
+	}
+	return sb, nil
+}
+
+// create is Create. A sandbox whose measurement failed comes with the error: it
+// is destroyed, and has its record.
+func (p *Provider) create(ctx context.Context, opts CreateOptions) (*Sandbox, error) {
 	const op = "create"
 	if err := p.begin(); err != nil {
 		return nil, err
@@ -65,7 +76,7 @@ func (p *Provider) Create(ctx context.Context, opts CreateOptions) (*Sandbox, er
 	ctx, cancel := context.WithTimeoutCause(ctx, p.ready,
 		errdefs.New(errdefs.Timeout, op, fmt.Sprintf("the sandbox was not ready within %v", p.ready)))
 	defer cancel()
-	if err := p.owner.Intend(spec.ID, p.caps.Backend); err != nil {
+	if err := p.intend(spec.ID); err != nil {
 		return nil, p.failed(op, kindOf(ctx, err, errdefs.Unavailable), err)
 	}
 	machine, err := p.drv.Create(ctx, spec)
@@ -76,12 +87,21 @@ func (p *Provider) Create(ctx context.Context, opts CreateOptions) (*Sandbox, er
 	sb := newSandbox(p, machine, spec, env)
 	if err := sb.measure(ctx); err != nil {
 		err = p.failed(op, kindOf(ctx, err, errdefs.Unproven), explained(ctx, err))
-		return nil, errors.Join(err, sb.Close())
+		return sb, errors.Join(err, sb.Close())
 	}
 	if err := p.add(sb); err != nil {
 		return nil, errors.Join(err, sb.Close())
 	}
 	return sb, nil
+}
+
+// intend makes a record before anything of the sandbox exists, by which a later
+// Open finds what this process could not remove.
+func (p *Provider) intend(id string) error {
+	if defence.StateRecord.Off() {
+		return nil
+	}
+	return p.owner.Intend(id, p.caps.Backend)
 }
 
 // kindOf classifies a failure: the end of the caller's context explains all that

@@ -3,16 +3,19 @@ package config_test
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/berm-dev/berm/config"
+	"github.com/berm-dev/berm/driver"
 )
 
-// FuzzParse checks that what parses encodes to JSON which parses to the same,
-// and that the same content written as YAML means the same.
+// FuzzParse checks that what parses encodes to JSON which parses to the same and
+// has known fields only, and that the same content written as YAML means the
+// same, or is refused for the same reasons.
 func FuzzParse(f *testing.F) {
 	for _, seed := range []string{
 		``, `{`, `{}`, `[]`, `null`, `{"tier":"process"}`, `{"tier":"passthrough","allow":true}`,
@@ -27,6 +30,8 @@ func FuzzParse(f *testing.F) {
 		`{"tier":"process","layout":{"skills":[{"id":"a","source":{"hostDir":{"hostPath":"/usr"}}}],"readOnly":["/etc"]}}`,
 		`{"tier":"process","layout":{"uploads":{"source":{"azureFileShare":{"shareName":"x"}}}}}`,
 		`{"tier":"process","stateDir":"/x","agent":"/y"}`,
+		`{"tier":"process","stateDirs":"/x"}`, `{"tier":"process","layout":{"workdir":"/usr","work":1}}`, `{"tier":"process","defaultEgress":{"kind":"host","x":{}}}`,
+		`{"tier":"process","layout":{"outputs":{"source":{"hostDir":{"hostPath":"/usr","x":1}}}}}`, `{"tier":"process","allow":true}`,
 		"tier: process\n", "tier: 'process'\nenv: {A: \"1\"}\n", "tier: process\nenv:\n  A: |\n    x\n    y\n",
 		"tier: process\nrequire:\n- limits\n- network\n", "tier: &a process\nx: *a\n", "--- \ntier: process\n...\n",
 		"? tier\n: process\n", "tier: process\n<<: {a: b}\n", "tier: >-\n  process\n", "tier: process # c\nenv: {}\n",
@@ -40,8 +45,10 @@ func FuzzParse(f *testing.F) {
 			if file != nil || err.Error() == "" {
 				t.Fatalf("a refusal with a file, or without a text: %v, %v", file, err)
 			}
+			refusedAlike(t, data)
 			return
 		}
+		onlyKnown(t, data)
 		first, err := file.Encode()
 		if err != nil {
 			t.Fatal(err)
@@ -52,6 +59,56 @@ func FuzzParse(f *testing.F) {
 			t.Fatal(err)
 		}
 	})
+}
+
+// refusedAlike holds a JSON object against the same in YAML: both are refused in
+// the same words.
+func refusedAlike(t *testing.T, data []byte) {
+	t.Helper()
+	decoder := json.NewDecoder(bytes.NewReader(data))
+	decoder.UseNumber()
+	var value map[string]any
+	if decoder.Decode(&value) != nil || value == nil {
+		return
+	}
+	// Once more, so that no name is there twice.
+	plain, err := json.Marshal(value)
+	if err != nil {
+		return
+	}
+	_, asJSON := config.Parse(plain, factories())
+	_, asYAML := config.Parse(toYAML(t, plain), factories())
+	if fmt.Sprint(asJSON) != fmt.Sprint(asYAML) {
+		t.Fatalf("%s\nas JSON: %v\nas YAML: %v\n%s", plain, asJSON, asYAML, toYAML(t, plain))
+	}
+}
+
+// onlyKnown fails for JSON that was accepted with a field that the schema does not
+// have: nothing is accepted and then ignored.
+func onlyKnown(t *testing.T, text []byte) {
+	t.Helper()
+	if !json.Valid(text) {
+		return // YAML
+	}
+	decoder := json.NewDecoder(bytes.NewReader(text))
+	decoder.DisallowUnknownFields()
+	var schema struct {
+		Tier, Engine, Network, StateDir, Agent, APIToken            string
+		Layout                                                      driver.Layout
+		DefaultEgress                                               struct{ Kind string }
+		DefaultTimeoutMs, DefaultMemoryLimitMb, DefaultMaxProcesses int64
+		CPUs                                                        float64
+		BestEffort, Allow                                           bool
+		Env                                                         map[string]string
+		Require                                                     []string
+		UIDRange                                                    []int
+	}
+	if err := decoder.Decode(&schema); err != nil {
+		t.Fatalf("accepted: %v\n%s", err, text)
+	}
+	if schema.Tier == "" {
+		t.Fatalf("accepted without a tier:\n%s", text)
+	}
 }
 
 func sameAs(t *testing.T, language string, want, text []byte) {

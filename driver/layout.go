@@ -8,6 +8,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/berm-dev/berm/internal/defence"
 )
 
 // Default paths inside, from the layout table of docs/design.md.
@@ -118,7 +120,7 @@ func (l Layout) Resolve(caps Capabilities, private ...string) (mounts []Mount, f
 	for _, s := range l.Skills {
 		name := "skills/" + s.ID
 		switch {
-		case !skillID.MatchString(s.ID) || strings.Contains(s.ID, ".."):
+		case (!skillID.MatchString(s.ID) || strings.Contains(s.ID, "..")) && !defence.LayoutSkillNames.Off():
 			r.fault("skill id %q: must match [A-Za-z0-9_.-]+ without \"..\"", s.ID)
 			continue
 		case s.ID == ".":
@@ -169,7 +171,7 @@ func (r *resolver) volume(name string, v *Volume, dest string, writable bool) {
 	if v.Path != "" {
 		dest = v.Path
 	}
-	if reason := insideFault(dest); reason != "" {
+	if reason := insideFault(dest); reason != "" && !defence.LayoutDestinations.Off() {
 		r.fault("%s: path %q %s", name, dest, reason)
 		return
 	}
@@ -231,27 +233,27 @@ func hostFault(p string, private []string) string {
 	case filepath.Clean(p) != p:
 		return "is not clean"
 	}
-	if reason := kernelFault(p); reason != "" {
+	if reason := kernelFault(p); reason != "" && !defence.LayoutKernelFiles.Off() {
 		return reason
 	}
 	info, err := os.Lstat(p)
 	if err != nil {
 		return fmt.Sprintf("cannot be used: %v", unwrapPath(err))
 	}
-	if info.Mode()&os.ModeSymlink != 0 {
+	if info.Mode()&os.ModeSymlink != 0 && !defence.LayoutLinks.Off() {
 		return "is a symbolic link; give the directory that it points to"
 	}
 	if !info.IsDir() {
 		return "is not a directory"
 	}
-	if real, err := filepath.EvalSymlinks(p); err == nil && real != p {
+	if real, err := filepath.EvalSymlinks(p); err == nil && real != p && !defence.LayoutLinks.Off() {
 		return fmt.Sprintf("goes through a symbolic link; give %q", real)
 	}
 	for _, own := range private {
 		if real, err := filepath.EvalSymlinks(own); err == nil {
 			own = real // p has no links: a link on the way to own would hide it
 		}
-		if within(p, own) || within(own, p) {
+		if (within(p, own) || within(own, p)) && !defence.LayoutOwnState.Off() {
 			return "touches berm's own state"
 		}
 	}
@@ -287,7 +289,7 @@ func (r *resolver) checkDestinations() {
 			switch {
 			case a.Dest == b.Dest:
 				r.fault("%s and %s: both are at %s", a.Name, b.Name, a.Dest)
-			case within(a.Dest, b.Dest) || within(b.Dest, a.Dest):
+			case (within(a.Dest, b.Dest) || within(b.Dest, a.Dest)) && !defence.LayoutNesting.Off():
 				r.fault("%s and %s: %s and %s are nested", a.Name, b.Name, a.Dest, b.Dest)
 			}
 		}
@@ -302,7 +304,7 @@ func (r *resolver) checkOverlaps() {
 			if a.Source == "" || b.Source == "" || a.Writable == b.Writable {
 				continue
 			}
-			if within(a.Source, b.Source) || within(b.Source, a.Source) {
+			if (within(a.Source, b.Source) || within(b.Source, a.Source)) && !defence.LayoutOverlap.Off() {
 				r.fault("%s and %s: sources %s and %s overlap, and one of them is writable", a.Name, b.Name, a.Source, b.Source)
 			}
 		}

@@ -36,22 +36,19 @@ type Sweeper interface {
 	Sweep(ctx context.Context, ids []string) error
 }
 
-// Doctor is a power of a Backend: it says what is wrong with this host.
+// Doctor is a power of a Driver: it says what was found when it was opened.
 type Doctor interface {
-	// Diagnose probes the host without starting a machine.
-	Diagnose(ctx context.Context) Diagnosis
+	// Diagnose does no I/O. Its problems are those of a host that works, and gives
+	// less than the backend declared: none is fatal.
+	Diagnose() Diagnosis
 }
 
-// Diagnosis is what Doctor found.
+// Diagnosis is what a backend knows about a host.
 type Diagnosis struct {
-	Backend   string `json:"backend"`
-	Available bool   `json:"available"`
-	// Problems, when the backend is not available or weaker than declared.
-	Problems []Problem `json:"problems,omitempty"`
-	// Capabilities of this host, nil when it is not available.
-	Capabilities *Capabilities `json:"capabilities,omitempty"`
+	// Problems, each with what to do about it.
+	Problems []Problem
 	// Facts that were seen, for people: versions and mechanisms.
-	Facts []string `json:"facts,omitempty"`
+	Facts []string
 }
 
 // Problem is one thing that is missing, and what to do about it.
@@ -61,8 +58,32 @@ type Problem struct {
 	// Fix is the command to type or the setting to change; empty when there is
 	// none.
 	Fix string `json:"fix,omitempty"`
-	// Fatal: the backend cannot be opened at all.
+	// Fatal: the backend cannot be used at all, or not as it was asked for.
 	Fatal bool `json:"fatal"`
+}
+
+// String is the reason with its fix.
+func (p Problem) String() string {
+	if p.Fix == "" {
+		return p.Reason
+	}
+	return p.Reason + "; fix: " + p.Fix
+}
+
+// UnreadyError is in the chain of an error of Open or Create when the backend
+// knows what the host lacks. The error's Reasons say the same in words.
+type UnreadyError struct{ Diagnosis }
+
+// Error does not repeat the problems: they are the reasons of the error that has
+// this one as its cause.
+func (*UnreadyError) Error() string { return "the backend cannot be used here" }
+
+// Unready makes the cause and the reasons of an error from problems.
+func Unready(found Diagnosis) (cause *UnreadyError, reasons []string) {
+	for _, p := range found.Problems {
+		reasons = append(reasons, p.String())
+	}
+	return &UnreadyError{found}, reasons
 }
 
 // Unwrapper is implemented by decorators of a Backend, Driver or Machine.

@@ -21,6 +21,7 @@ func destroyGroup() group {
 		{"without-link", destroyWithoutLink},
 		{"everything-ends", destroyEverythingEnds},
 		{"provider", destroyProvider},
+		{"same-id", destroySameID},
 	}}
 }
 

@@ -1,10 +1,16 @@
 package drivertest
 
 import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/berm-dev/berm"
+	"github.com/berm-dev/berm/driver"
 	"github.com/berm-dev/berm/errdefs"
 )
 
@@ -14,6 +20,7 @@ func envGroup() group {
 		{"values", envValues},
 		{"layers", envLayers},
 		{"keys", envKeys},
+		{"planted-programs", envPlantedPrograms},
 	}}
 }
 
@@ -100,5 +107,55 @@ func envKeys(t *testing.T, s *suite) {
 	}
 	if exists(t, sb, "ran") {
 		t.Error("a refused command, or its key, ran")
+	}
+}
+
+// envPlantedPrograms: berm's own doings inside run nothing that a payload can
+// put in the way: not by a PATH that leads to it first.
+func envPlantedPrograms(t *testing.T, s *suite) {
+	s.needsHostDirs(t)
+	dir := hostDir(t)
+	bin := filepath.Join(dir, "bin")
+	if err := os.Mkdir(bin, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{
+		"sh", "bash", "tar", "cat", "cp", "mv", "ls", "stat", "mkdir", "rm", "ln", "chmod", "find", "df", "ps", "kill", "pkill", "env", "nohup", "setsid", "id", "getent",
+		"test", "true", "sleep", "mount", "unshare", "nsenter", "bwrap", "berm-agent", "ip", "socat", "nc", "exec", "serve", "probe",
+	} {
+		if err := os.WriteFile(filepath.Join(bin, name), []byte("#!/bin/sh\n: > \"${0%/*}/../ran-${0##*/}\"\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	root := dir
+	if s.declared(t).ContainedPaths {
+		root = driver.OutputsPath
+	}
+	sb := create(t, s.provider(t), berm.CreateOptions{
+		Layout: &berm.Layout{Outputs: berm.HostVolume(dir)}, Env: map[string]string{"PATH": root + "/bin", "ENV": root + "/bin/sh", "BASH_ENV": root + "/bin/sh"},
+	})
+	f, ctx := sb.Files(), bounded(t)
+	_, listErr := f.ReadDir(ctx, ".")
+	_, statErr := f.Stat(ctx, "bin")
+	_, readErr := f.ReadFile(ctx, "a/b")
+	err := errors.Join(f.WriteFile(ctx, "a/b", []byte("x"), 0o644), f.MkdirAll(ctx, "c/d", 0o755), f.Rename(ctx, "a/b", "c/e"), f.RemoveAll(ctx, "c"), listErr, statErr)
+	if err != nil || !errors.Is(readErr, fs.ErrNotExist) {
+		t.Errorf("files: %v, %v", err, readErr)
+	}
+	exited(t, sb, 0, berm.Command{Args: []string{"/bin/true"}})
+	if res, err := sb.Exec(ctx, berm.Command{Args: []string{"/bin/sleep", "1000"}, Timeout: 50 * time.Millisecond}); err != nil || res.Reason != berm.TimedOut {
+		t.Errorf("sleep: %v, %v", res, err)
+	}
+	if conn, err := sb.DialContext(ctx, "tcp", "localhost:1"); err == nil {
+		_ = conn.Close()
+	}
+	if ran, err := filepath.Glob(filepath.Join(dir, "ran-*")); err != nil || len(ran) > 0 {
+		t.Errorf("planted programs ran: %q, %v", ran, err)
+	}
+	// They are there to be run: a command that is named without a slash is theirs.
+	exited(t, sb, 0, berm.Command{Args: []string{"true"}})
+	destroyNow(t, sb)
+	if ran, err := filepath.Glob(filepath.Join(dir, "ran-*")); err != nil || len(ran) != 1 {
+		t.Errorf("of the planted programs ran: %q, %v, want only the one that was asked for", ran, err)
 	}
 }

@@ -8,8 +8,10 @@ import (
 	"io"
 	"io/fs"
 	"path"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/berm-dev/berm"
 	"github.com/berm-dev/berm/errdefs"
@@ -19,6 +21,7 @@ func filesGroup() group {
 	return group{name: "files", behaviours: []behaviour{
 		{"sizes", filesSizes},
 		{"huge", filesHuge},
+		{"streamed", filesStreamed},
 		{"both-ways", filesBothWays},
 		{"attributes", filesAttributes},
 		{"directories", filesDirectories},
@@ -55,12 +58,12 @@ func filesSizes(t *testing.T, s *suite) {
 	}
 }
 
-// filesHuge: a file of 2 GiB that takes no room has its size, and is streamed
-// both ways without being held in memory.
+// filesHuge: a file of 2 GiB that takes hardly any room has its size and its
+// content, and is streamed both ways without being held in memory.
 func filesHuge(t *testing.T, s *suite) {
 	sb := s.sandbox(t)
 	size := scaled(2 << 30)
-	sh(t, sb, `truncate -s "$1" huge`, fmt.Sprint(size))
+	sh(t, sb, `truncate -s "$1" huge; for at in 0 $(($1/2)) $(($1-4)); do printf MARK | dd of=huge bs=1 seek=$at conv=notrunc 2>/dev/null; done`, fmt.Sprint(size))
 	info, err := sb.Files().Stat(bounded(t), "huge")
 	if err != nil || info.Size() != size {
 		t.Fatalf("stat: %v, %v", info, err)
@@ -70,16 +73,71 @@ func filesHuge(t *testing.T, s *suite) {
 		t.Fatal(err)
 	}
 	defer func() { _ = body.Close() }()
-	zeros := &counter{}
-	if _, err := io.Copy(zeros, body); err != nil || zeros.count != size || zeros.bad != 0 {
-		t.Errorf("read %d of %d bytes, %d wrong pieces, %v", zeros.count, size, zeros.bad, err)
+	down := sha256.New()
+	if n, err := io.Copy(down, body); err != nil || n != size {
+		t.Errorf("read %d of %d bytes, %v", n, size, err)
 	}
-	up := scaled(128 << 20)
-	if err := sb.Files().Create(bounded(t), "up", 0o644, io.LimitReader(zeroReader{}, up)); err != nil {
+	if got := sh(t, sb, `sha256sum < huge`); !strings.HasPrefix(got, fmt.Sprintf("%x ", down.Sum(nil))) {
+		t.Errorf("what came out is not what is inside: %s", got)
+	}
+	up := min(scaled(128<<20), s.room(t, sb)/2)
+	content := &counter{}
+	if err := sb.Files().Create(bounded(t), "up", 0o644, io.TeeReader(io.LimitReader(zeroReader{}, up), content)); err != nil {
 		t.Fatalf("write %d bytes: %v", up, err)
 	}
-	if got := strings.TrimSpace(sh(t, sb, `tr -d '\0' < up | wc -c; wc -c < up`)); got != fmt.Sprintf("0\n%d", up) {
-		t.Errorf("written %d bytes; bytes that are wrong, and all: %q", up, got)
+	if got := strings.TrimSpace(sh(t, sb, `tr -d '\0' < up | wc -c; wc -c < up`)); got != fmt.Sprintf("0\n%d", up) || content.count != up {
+		t.Errorf("written %d bytes; bytes that are wrong, and all: %q", content.count, got)
+	}
+}
+
+// room is how many bytes a sandbox can still write where it works: what its disk
+// limit leaves there.
+func (s *suite) room(t *testing.T, sb *berm.Sandbox) int64 {
+	t.Helper()
+	fields := strings.Fields(sh(t, sb, `df -Pk . | tail -n 1`))
+	if len(fields) < 4 {
+		t.Fatalf("df says %q", fields)
+	}
+	blocks, err := strconv.ParseInt(fields[3], 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return blocks << 10
+}
+
+// filesStreamed: an upload is inside while its source has not ended, and nobody
+// sees it under its name before it has.
+func filesStreamed(t *testing.T, s *suite) {
+	sb := s.sandbox(t)
+	size := min(scaled(64<<20), s.room(t, sb)/2)
+	source := newPipe()
+	ended := make(chan error, 1)
+	go func() { ended <- sb.Files().Create(bounded(t), "dir/file", 0o644, source.reader) }()
+	if _, err := io.CopyN(source.writer, zeroReader{}, size); err != nil {
+		t.Fatal(err)
+	}
+	// Buffers on the way may hold some of it, but not most.
+	eventually(t, 10*time.Second, "the content is inside before its end", func() bool {
+		var there int64
+		entries, err := sb.Files().ReadDir(bounded(t), "dir")
+		for _, e := range entries {
+			info, infoErr := e.Info()
+			if infoErr != nil || e.Name() == "file" {
+				t.Fatalf("seen before its end: %v, %v", e, infoErr)
+			}
+			there += info.Size()
+		}
+		return err == nil && there >= size-4<<20
+	})
+	source.write(t, "end")
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
+	if info, err := sb.Files().Stat(bounded(t), "dir/file"); err != nil || info.Size() != size+3 {
+		t.Errorf("stat: %v, %v, want %d bytes", info, err, size+3)
+	}
+	if got := sh(t, sb, "ls -A dir"); got != "file\n" {
+		t.Errorf("beside it there is %q", got)
 	}
 }
 

@@ -15,6 +15,8 @@ func limitsGroup() group {
 		{"memory", limitsMemory},
 		{"processes", limitsProcesses},
 		{"disk", limitsDisk},
+		{"disk-reason", limitsDiskReason},
+		{"wall-clock", limitsWallClock},
 		{"refused", limitsRefused},
 		{"best-effort", limitsBestEffort},
 		{"faults", limitsFaults},
@@ -53,8 +55,8 @@ func limitsProcesses(t *testing.T, s *suite) {
 	if err != nil {
 		t.Fatalf("fork bomb: %v", err)
 	}
-	if res.Success() {
-		t.Errorf("200 processes were started under a limit of %d", limit)
+	if res.Reason != berm.ProcessLimit {
+		t.Errorf("200 processes under a limit of %d: %v, stderr %q", limit, res, clip(res.Stderr))
 	}
 	// Where the kernel counts by user, berm's own threads are in the count, and
 	// the limit leaves room for them.
@@ -89,6 +91,59 @@ for d in . "$TMPDIR" "$HOME" /dev/shm /run /var/tmp; do rm -f "$d/fill"; done`))
 	}
 	if written := len(strings.TrimSpace(string(res.Stdout))); written > len("16777216") || written == len("16777216") && strings.TrimSpace(string(res.Stdout)) > "16777216" {
 		t.Errorf("%s bytes were written under a limit of 16 MiB", strings.TrimSpace(string(res.Stdout)))
+	}
+}
+
+// limitsDiskReason: a command that fails, and has filled a file system of the
+// sandbox's own, says so; one that fails with it full, or that succeeds, does not.
+func limitsDiskReason(t *testing.T, s *suite) {
+	if s.declared(t).Disk != driver.Enforced {
+		t.Skip("the backend does not declare an enforced disk limit")
+	}
+	p := s.open(t, func(c *berm.Config) { c.Limits = berm.Limits{DiskBytes: 16 << 20} })
+	sb := create(t, p, berm.CreateOptions{})
+	reason := func(what string, want berm.Reason, script string) {
+		t.Helper()
+		res, err := sb.Exec(bounded(t), shell(script))
+		if err != nil || res.Reason != want {
+			t.Errorf("%s: %v, %v, want %s; stderr %q", what, res, err, want, clip(res.Stderr))
+		}
+	}
+	const fill = `cat /dev/zero >"$d/fill" 2>/dev/null; `
+	for _, dir := range []string{".", "$TMPDIR", "$HOME", "/dev/shm"} {
+		d := `d=` + dir + `; `
+		reason("a failure before "+dir+" is full", berm.Exited, `exit 1`)
+		reason("a success that fills "+dir, berm.Exited, d+fill+`rm "$d/fill"`)
+		reason("a failure that fills "+dir, berm.DiskLimit, d+fill+`exit 1`)
+		reason("a failure while "+dir+" is full", berm.Exited, `exit 1`)
+		reason("a failure that frees "+dir, berm.Exited, d+`rm "$d/fill"; exit 1`)
+		reason("a signal after filling "+dir, berm.DiskLimit, d+fill+`kill -9 $$`)
+		reason("a success that empties "+dir, berm.Exited, d+`rm "$d/fill"`)
+		// Between two looks it would be missed.
+		reason("a failure that filled and freed "+dir, berm.DiskLimit, d+`sleep 0.1; `+fill+`sleep 1; rm "$d/fill"; exit 1`)
+	}
+}
+
+// limitsWallClock: a command that runs out of time has timed out, whatever limit
+// it ran into before.
+func limitsWallClock(t *testing.T, s *suite) {
+	sb := create(t, s.open(t, func(c *berm.Config) {
+		c.Limits = berm.Limits{DiskBytes: 16 << 20, Processes: 64, BestEffort: true}
+	}), berm.CreateOptions{})
+	script := ""
+	if s.declared(t).Disk == driver.Enforced {
+		script += `cat /dev/zero >fill 2>/dev/null; `
+	}
+	if s.declared(t).Processes == driver.Enforced {
+		// A subshell ends when it is refused a process.
+		script += `(i=0; while [ $i -lt 100 ]; do sleep 1000 & i=$((i+1)); done) >/dev/null 2>&1; `
+	}
+	script += `exec sleep 1000`
+	command := shell(script)
+	command.Timeout = 2 * time.Second
+	res, err := sb.Exec(bounded(t), command)
+	if err != nil || res.Reason != berm.TimedOut || res.ExitCode != nil {
+		t.Errorf("a command that never ends: %v, exit code %s, %v", res, exitCode(res), err)
 	}
 }
 

@@ -17,6 +17,7 @@ func stdinGroup() group {
 	return group{name: "stdin", behaviours: []behaviour{
 		{"none", stdinNone},
 		{"empty", stdinEmpty},
+		{"closed", stdinClosed},
 		{"big", stdinBig},
 		{"unread", stdinUnread},
 		{"half-read", stdinHalfRead},
@@ -70,6 +71,40 @@ func stdinEmpty(t *testing.T, s *suite) {
 		command := berm.Command{Args: []string{"cat"}, Stdin: strings.NewReader("")}
 		if res, err := sb.Exec(bounded(t), command); err != nil || exitCode(res) != "0" || len(res.Stdout) != 0 {
 			t.Errorf("cat: %v, %v", res, err)
+		}
+	})
+}
+
+// stdinClosed: the end of an input that was open for a while, and had nothing, is
+// told at once, for a reader as for a pipe.
+func stdinClosed(t *testing.T, s *suite) {
+	sb := s.sandbox(t)
+	in, seen := newPipe(), &arrival{first: make(chan struct{})}
+	command := shell(`echo up; exec cat`)
+	command.Stdin, command.Stdout = in.reader, seen
+	ended := make(chan *berm.Result, 1)
+	go func() {
+		res, err := sb.Exec(bounded(t), command)
+		if err != nil {
+			t.Errorf("cat: %v", err)
+		}
+		ended <- res
+	}()
+	within(t, patience, "the command's start", func() { <-seen.first })
+	_ = in.writer.Close()
+	within(t, liveness, "cat whose input is closed", func() { checkExit(t, <-ended, 0) })
+
+	cmd := sb.CommandContext(bounded(t), "cat")
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(cmd.Start(), stdin.Close()); err != nil {
+		t.Fatal(err)
+	}
+	within(t, liveness, "cat whose pipe is closed", func() {
+		if err := cmd.Wait(); err != nil {
+			t.Error(err)
 		}
 	})
 }

@@ -2,6 +2,7 @@ package drivertest
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"testing"
@@ -20,6 +21,7 @@ func streamsGroup() group {
 		{"cap", streamsCap},
 		{"writer-error", streamsWriterError},
 		{"as-it-comes", streamsAsItComes},
+		{"silence", streamsSilence},
 		{"background-child", streamsBackgroundChild},
 	}}
 }
@@ -222,6 +224,26 @@ func streamsAsItComes(t *testing.T, s *suite) {
 	}
 	release.write(t, "go\n")
 	checkExit(t, <-done, 7)
+}
+
+// streamsSilence: a command that says nothing for longer than clients usually
+// wait for a header, an answer or an idle connection is waited for.
+func streamsSilence(t *testing.T, s *suite) {
+	sb := s.sandbox(t)
+	silence := 100 * time.Second // more than the agent's keepalive, and than any default of net/http
+	if testing.Short() {
+		silence = 3 * time.Second
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), silence+patience)
+	defer cancel()
+	command := shell(`sleep "$1"; echo late; exit 7`, fmt.Sprint(silence.Seconds()))
+	command.Timeout = berm.NoTimeout
+	res, err := sb.Exec(ctx, command)
+	if err != nil {
+		t.Fatal(err)
+	}
+	checkExit(t, res, 7)
+	equal(t, "the late output", res.Stdout, []byte("late\n"))
 }
 
 // streamsBackgroundChild: a child that holds the output does not hold up the

@@ -61,7 +61,7 @@ func groups() []group {
 		createCancelGroup(), orphanGroup(), secretsGroup(),
 		execGroup(), cmdGroup(), streamsGroup(), stdinGroup(), timeoutGroup(), treeGroup(), cancelGroup(),
 		envGroup(), workdirGroup(), filesGroup(), atomicGroup(), namesGroup(), fsysGroup(), dialGroup(),
-		layoutGroup(), limitsGroup(), postureGroup(), capabilitiesGroup(),
+		layoutGroup(), linksGroup(), limitsGroup(), postureGroup(), capabilitiesGroup(),
 		destroyGroup(), transportGroup(), concurrencyGroup(),
 	}
 }

@@ -58,13 +58,14 @@ func timeoutPartialOutput(t *testing.T, s *suite) {
 // timeoutWholeTree: children end with the leader.
 func timeoutWholeTree(t *testing.T, s *suite) {
 	sb := s.sandbox(t)
-	command := shell(`(sleep 1; touch marker) & wait`)
+	const pause = 3 * time.Second
+	command := shell(`(sleep 3; touch marker) & wait`)
 	command.Timeout = 50 * time.Millisecond
 	if res, err := sb.Exec(bounded(t), command); err != nil || res.Reason != berm.TimedOut {
 		t.Fatalf("exec: %v, %v", res, err)
 	}
 	// The absence of an event can only be waited for.
-	time.Sleep(1500 * time.Millisecond)
+	time.Sleep(pause + 500*time.Millisecond)
 	if exists(t, sb, "marker") {
 		t.Error("a child of the command went on after the timeout")
 	}

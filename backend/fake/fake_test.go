@@ -3,9 +3,14 @@ package fake_test
 import (
 	"encoding/json"
 	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -108,4 +113,43 @@ func failures(t *testing.T, faults fake.Faults, behaviours []string) map[string]
 		t.Logf("%v\n%s", err, out)
 	}
 	return failed
+}
+
+// TestServersInsideAreBounded: a server inside cannot make a caller of Transport
+// read a header without end.
+func TestServersInsideAreBounded(t *testing.T) {
+	t.Parallel()
+	p, err := berm.Open(t.Context(), fake.Config{}, berm.Config{
+		Agent: berm.AgentProgram{Path: drivertest.AgentBinary(t)}, StateDir: filepath.Join(t.TempDir(), "state"),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	sb, err := p.Create(t.Context(), berm.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The fake's inside is this machine.
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		size, _ := strconv.Atoi(r.URL.Query().Get("size"))
+		w.Header().Set("Large", strings.Repeat("x", size))
+	}))
+	defer server.Close()
+	_, port, err := net.SplitHostPort(server.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	transport := sb.Transport()
+	defer transport.CloseIdleConnections()
+	client := &http.Client{Transport: transport}
+	for size, want := range map[int]bool{1 << 10: true, 1 << 20: false} {
+		res, err := client.Get("http://localhost:" + port + "/?size=" + strconv.Itoa(size))
+		if err == nil {
+			_ = res.Body.Close()
+		}
+		if (err == nil) != want {
+			t.Errorf("a header of %d bytes: %v", size, err)
+		}
+	}
 }

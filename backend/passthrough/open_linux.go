@@ -13,8 +13,6 @@ import (
 	"github.com/berm-dev/berm/errdefs"
 )
 
-const supported = true
-
 // host is the opened driver.
 type host struct {
 	caps driver.Capabilities

@@ -9,8 +9,6 @@ import (
 	"github.com/berm-dev/berm/errdefs"
 )
 
-const supported = false
-
 // open refuses: the agent is a Linux program.
 func open(context.Context, driver.Host) (driver.Driver, error) {
 	return nil, refused(errdefs.Unavailable, "open", "the agent runs on Linux only")

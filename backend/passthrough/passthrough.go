@@ -25,10 +25,7 @@ type Config struct {
 	Allow bool
 }
 
-var (
-	_ driver.Backend = Config{}
-	_ driver.Doctor  = Config{}
-)
+var _ driver.Backend = Config{}
 
 // Declare says what any host gives: no isolation, the host's network, and
 // whole-tree kills.
@@ -52,30 +49,12 @@ func (Config) Declare() driver.Capabilities {
 // Unavailable on hosts other than Linux.
 func (c Config) Open(ctx context.Context, host driver.Host) (driver.Driver, error) {
 	if !c.Allow {
-		return nil, refused(errdefs.Unsupported, "open",
-			"passthrough isolates nothing and has to be allowed explicitly (allow: true)")
+		cause, reasons := driver.Unready(driver.Diagnosis{Problems: []driver.Problem{{
+			Reason: "passthrough isolates nothing and has to be allowed by name", Fix: "allow: true", Fatal: true,
+		}}})
+		return nil, &errdefs.Error{Kind: errdefs.Unsupported, Op: "open", Backend: Name, Reasons: reasons, Err: cause}
 	}
 	return open(ctx, host)
-}
-
-// Diagnose says whether the backend would open. It does no I/O.
-func (c Config) Diagnose(context.Context) driver.Diagnosis {
-	out := driver.Diagnosis{Backend: Name, Available: c.Allow && supported}
-	if !supported {
-		out.Problems = append(out.Problems, driver.Problem{Reason: "the agent runs on Linux only", Fatal: true})
-	}
-	if !c.Allow {
-		out.Problems = append(out.Problems, driver.Problem{
-			Reason: "passthrough isolates nothing and is off unless it is allowed by name",
-			Fix:    "allow: true",
-			Fatal:  true,
-		})
-	}
-	if out.Available {
-		caps := c.Declare()
-		out.Capabilities = &caps
-	}
-	return out
 }
 
 // Factory describes the backend to the configuration reader.

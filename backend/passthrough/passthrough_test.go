@@ -26,8 +26,9 @@ func TestRefusesUnlessAllowed(t *testing.T) {
 	if !errors.Is(err, errdefs.Unsupported) {
 		t.Errorf("open: %v", err)
 	}
-	if diagnosis := (passthrough.Config{}).Diagnose(t.Context()); diagnosis.Available || len(diagnosis.Problems) == 0 {
-		t.Errorf("diagnosis: %+v", diagnosis)
+	var unready *driver.UnreadyError
+	if !errors.As(err, &unready) || len(unready.Problems) != 1 || unready.Problems[0].Fix != "allow: true" {
+		t.Errorf("problems: %+v", unready)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/berm-dev/berm/driver"
+	"github.com/berm-dev/berm/internal/defence"
 )
 
 // Identity inside.
@@ -116,49 +117,87 @@ func (p *boxPlan) options() []string {
 		if e.link != "" {
 			o.add("--symlink", e.link, e.path)
 		} else {
-			o.add("--ro-bind", e.path, e.path)
+			o.bind(e.path, e.path, defence.SystemReadOnly.Off())
 		}
 	}
-	o.add("--ro-bind", filepath.Join(p.kit, kitEtc), "/etc")
+	if defence.EtcSelection.Off() {
+		o.add("--ro-bind", "/etc", "/etc")
+	} else {
+		o.add("--ro-bind", filepath.Join(p.kit, kitEtc), "/etc")
+	}
+	if defence.NoSysfs.Off() {
+		o.add("--ro-bind", "/sys", "/sys")
+	}
 	if p.resolv >= 0 {
 		o.add("--perms", "0444", "--ro-bind-data", strconv.Itoa(p.resolv), "/etc/resolv.conf")
 	}
 	p.proc(&o)
-	o.add("--dev", "/dev")
+	if defence.DevMinimal.Off() {
+		o.add("--dev-bind", "/dev", "/dev")
+	} else {
+		o.add("--dev", "/dev")
+	}
 	o.tmpfs(shmPath, "1777", p.sizes)
-	o.add("--remount-ro", "/dev")
+	o.guard(defence.DevReadOnly.Off(), "--remount-ro", "/dev")
 	o.tmpfs(tmpPath, "1777", p.sizes)
 	o.tmpfs(homePath, "0755", p.sizes)
 	o.tmpfs(runPath, "0755", p.sizes)
 	p.layout(&o)
-	o.add("--remount-ro", runPath, "--remount-ro", "/", "--chdir", "/")
-	o.add("--info-fd", strconv.Itoa(p.infoFD), "--seccomp", strconv.Itoa(p.filterFD))
+	o.guard(defence.RunReadOnly.Off(), "--remount-ro", runPath)
+	o.guard(defence.RootReadOnly.Off(), "--remount-ro", "/")
+	o.add("--chdir", "/", "--info-fd", strconv.Itoa(p.infoFD))
+	o.guard(defence.FilterInstalled.Off(), "--seccomp", strconv.Itoa(p.filterFD))
 	return o.list
 }
 
 // isolation adds namespaces, identity and life.
 func (p *boxPlan) isolation(o *options) {
 	o.add("--unshare-user")
-	if p.network == driver.NetworkHost {
-		o.add("--unshare-ipc", "--unshare-pid", "--unshare-uts", "--unshare-cgroup")
-	} else {
-		o.add("--unshare-all")
+	p.unshare(o)
+	o.guard(defence.NestedNamespaces.Off(), "--disable-userns")
+	o.add("--uid", strconv.Itoa(insideID), "--gid", strconv.Itoa(insideID))
+	if !defence.UTSNamespace.Off() {
+		o.guard(defence.HostName.Off(), "--hostname", hostName)
 	}
-	o.add("--disable-userns", "--uid", strconv.Itoa(insideID), "--gid", strconv.Itoa(insideID), "--hostname", hostName,
-		"--die-with-parent", "--new-session", "--as-pid-1", "--cap-drop", "ALL")
+	o.guard(defence.DieWithParent.Off(), "--die-with-parent")
+	o.guard(defence.NewSession.Off(), "--new-session")
+	o.guard(defence.PIDNamespace.Off(), "--as-pid-1")
+	o.add("--cap-drop", "ALL")
+}
+
+// unshare adds the namespaces. --unshare-all has also those that bubblewrap is
+// yet to learn of.
+func (p *boxPlan) unshare(o *options) {
+	apart := defence.NetworkNamespace.Off() || defence.IPCNamespace.Off() || defence.PIDNamespace.Off() ||
+		defence.UTSNamespace.Off() || defence.CgroupNamespace.Off()
+	if p.network != driver.NetworkHost && !apart {
+		o.add("--unshare-all")
+		return
+	}
+	o.guard(defence.IPCNamespace.Off(), "--unshare-ipc")
+	o.guard(defence.PIDNamespace.Off(), "--unshare-pid")
+	o.guard(defence.UTSNamespace.Off(), "--unshare-uts")
+	o.guard(defence.CgroupNamespace.Off(), "--unshare-cgroup")
+	if p.network != driver.NetworkHost {
+		o.guard(defence.NetworkNamespace.Off(), "--unshare-net")
+	}
 }
 
 // proc adds /proc and its covers.
 func (p *boxPlan) proc(o *options) {
+	if defence.PIDNamespace.Off() {
+		o.add("--ro-bind", "/proc", "/proc") // the kernel gives no new one without
+		return
+	}
 	o.add("--proc", "/proc")
 	for _, name := range p.mask.readOnly {
-		o.add("--ro-bind", "/proc/"+name, "/proc/"+name)
+		o.guard(defence.ProcReadOnly.Off(), "--ro-bind", "/proc/"+name, "/proc/"+name)
 	}
 	for _, name := range p.mask.files {
-		o.add("--ro-bind", filepath.Join(p.kit, kitFile), "/proc/"+name)
+		o.guard(defence.ProcFiles.Off(), "--ro-bind", filepath.Join(p.kit, kitFile), "/proc/"+name)
 	}
 	for _, name := range p.mask.dirs {
-		o.add("--ro-bind", filepath.Join(p.kit, kitDir), "/proc/"+name)
+		o.guard(defence.ProcDirs.Off(), "--ro-bind", filepath.Join(p.kit, kitDir), "/proc/"+name)
 	}
 }
 
@@ -178,7 +217,7 @@ func (p *boxPlan) layout(o *options) {
 		}
 		b := p.bindings[i]
 		flag, source := "--ro-bind", b.source
-		if b.writable {
+		if b.writable || defence.LayoutReadOnly.Off() {
 			flag = "--bind"
 		}
 		if b.fd >= 0 {
@@ -193,8 +232,25 @@ type options struct{ list []string }
 
 func (o *options) add(args ...string) { o.list = append(o.list, args...) }
 
+// guard adds the arguments that are a defence.
+func (o *options) guard(off bool, args ...string) {
+	if !off {
+		o.add(args...)
+	}
+}
+
+func (o *options) bind(from, to string, writable bool) {
+	flag := "--ro-bind"
+	if writable {
+		flag = "--bind"
+	}
+	o.add(flag, from, to)
+}
+
 func (o *options) tmpfs(path, perms string, sizes map[string]int64) {
-	o.add("--perms", perms, "--size", strconv.FormatInt(sizes[path], 10), "--tmpfs", path)
+	o.add("--perms", perms)
+	o.guard(defence.TmpfsSizes.Off(), "--size", strconv.FormatInt(sizes[path], 10))
+	o.add("--tmpfs", path)
 }
 
 // encodeArgs joins arguments as --args takes them. An argument with a NUL byte
@@ -202,7 +258,7 @@ func (o *options) tmpfs(path, perms string, sizes map[string]int64) {
 func encodeArgs(args []string) ([]byte, error) {
 	var b strings.Builder
 	for _, arg := range args {
-		if strings.IndexByte(arg, 0) >= 0 {
+		if strings.IndexByte(arg, 0) >= 0 && !defence.OptionsWithoutNUL.Off() {
 			return nil, fmt.Errorf("argument %q has a NUL byte", arg)
 		}
 		b.WriteString(arg)

@@ -14,6 +14,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/berm-dev/berm/internal/defence"
 )
 
 // oldestBwrap has --disable-userns, --size and --perms.
@@ -59,7 +61,10 @@ type toolbox struct {
 	// output runs a program with one argument and gives what it printed.
 	output   func(ctx context.Context, path, arg string) (string, error)
 	readFile func(string) (string, error)
-	euid     int
+	// otherRoot reports that the first process has another root directory; nil
+	// where that cannot be said.
+	otherRoot func() bool
+	euid, pid int
 }
 
 // thisHost asks the real one.
@@ -68,6 +73,12 @@ func thisHost() toolbox {
 		lookPath: exec.LookPath,
 		stat:     os.Stat,
 		euid:     os.Geteuid(),
+		pid:      os.Getpid(),
+		otherRoot: func() bool {
+			own, err := os.Stat("/")
+			first, firstErr := os.Stat("/proc/1/root/")
+			return errors.Join(err, firstErr) == nil && !os.SameFile(own, first)
+		},
 		readFile: func(name string) (string, error) {
 			data, err := os.ReadFile(name)
 			return strings.TrimSpace(string(data)), err
@@ -108,7 +119,7 @@ func (t toolbox) findBwrap(ctx context.Context, path string) (bwrap, []string) {
 		return b, []string{fmt.Sprintf("bubblewrap at %s cannot be used: %v", absolute, plainPath(err))}
 	case !info.Mode().IsRegular() || info.Mode().Perm()&0o111 == 0:
 		return b, []string{fmt.Sprintf("%s is not a program", absolute)}
-	case info.Mode()&(os.ModeSetuid|os.ModeSetgid) != 0:
+	case info.Mode()&(os.ModeSetuid|os.ModeSetgid) != 0 && !defence.BubblewrapWithoutSetuid.Off():
 		return b, []string{fmt.Sprintf("%s is setuid: berm does not run with privileges that it was not given", absolute)}
 	}
 	var help, version string
@@ -134,7 +145,7 @@ func (b *bwrap) judge(version, help string) []string {
 	switch {
 	case !ok:
 		reasons = append(reasons, fmt.Sprintf("%s does not say its version: %q", b.path, firstLine(version)))
-	case slices.Compare(parsed, oldestBwrap[:]) < 0:
+	case slices.Compare(parsed, oldestBwrap[:]) < 0 && !defence.BubblewrapVersion.Off():
 		reasons = append(reasons, fmt.Sprintf("bubblewrap %s is too old, 0.8.0 is needed", dotted(parsed)))
 	}
 	b.version = dotted(parsed)
@@ -204,7 +215,7 @@ func plainPath(err error) error {
 
 // mapped reports whether the uids of the range exist in this user namespace.
 func (t toolbox) mapped(base, count uint32) bool {
-	text, err := t.readFile("/proc/self/uid_map")
+	text, err := t.readFile(uidMapFile)
 	if err != nil {
 		return false
 	}

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berm-dev/berm/backend/process/launch"
+	"github.com/berm-dev/berm/internal/defence"
 )
 
 const (
@@ -29,6 +30,8 @@ const (
 	// infoGrace is how long a failing start waits for the sandbox's first process
 	// to be named, before bubblewrap is ended without that knowledge.
 	infoGrace = 2 * time.Second
+	// lastWords is how long the end of a failed bubblewrap is waited for.
+	lastWords = time.Second
 	// endGrace is how long bubblewrap may take to follow its sandbox's end.
 	endGrace = 5 * time.Second
 )
@@ -40,6 +43,8 @@ type child struct {
 	exited chan struct{}
 	state  *os.ProcessState
 	noise  *tail
+	// heard is closed when nobody can say anything more.
+	heard chan struct{}
 	// named is closed when first is known, or will never be.
 	named chan struct{}
 	first *firstProcess
@@ -90,10 +95,14 @@ func (f *firstProcess) set(pid, pidfd int, fault error) {
 	f.pid, f.pidfd, f.fault = pid, pidfd, fault
 }
 
+// close also takes its end where nobody else does: when bubblewrap was killed
+// before it, it went to this process if that is the first of its namespace, as in
+// a container without an init, or a subreaper.
 func (f *firstProcess) close() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.pidfd >= 0 {
+		_ = unix.Waitid(unix.P_PIDFD, f.pidfd, nil, unix.WEXITED|unix.WNOHANG, nil) // ECHILD: it is another's
 		_ = unix.Close(f.pidfd)
 		f.pidfd = -1
 	}
@@ -110,7 +119,7 @@ func (t *tail) Write(p []byte) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.data = append(t.data, p...)
-	if over := len(t.data) - maxNoise; over > 0 {
+	if over := len(t.data) - maxNoise; over > 0 && !defence.NoiseBound.Off() {
 		t.data = append(t.data[:0], t.data[over:]...)
 	}
 	return len(p), nil
@@ -125,6 +134,9 @@ func (t *tail) reason() string {
 		return ""
 	}
 	// It may come from inside: quoted, it cannot play with a terminal.
+	if defence.NoiseQuoted.Off() {
+		return "bubblewrap said " + text
+	}
 	return "bubblewrap said " + strconv.Quote(text)
 }
 
@@ -132,10 +144,11 @@ func (t *tail) reason() string {
 // is nil without a launcher.
 func watch(proc *os.Process, noise, info, status *os.File) *child {
 	c := &child{
-		proc: proc, exited: make(chan struct{}), noise: &tail{}, named: make(chan struct{}),
+		proc: proc, exited: make(chan struct{}), noise: &tail{}, heard: make(chan struct{}), named: make(chan struct{}),
 		first: &firstProcess{pidfd: -1}, pipes: []*os.File{noise, info},
 	}
 	c.work.Go(func() {
+		defer close(c.heard)
 		// The writers are bubblewrap and the agent; the end of both ends this.
 		_, _ = io.Copy(c.noise, noise)
 	})
@@ -293,6 +306,28 @@ func (c *child) gone(ctx context.Context, grace time.Duration) bool {
 		return true
 	default:
 		return false
+	}
+}
+
+// settle waits, when bubblewrap has failed, for how it ended and what it said.
+func (c *child) settle() {
+	select {
+	case <-c.exited:
+	case <-c.named:
+		if c.first.fault == nil && c.first.alive() {
+			return
+		}
+	default:
+		return
+	}
+	timer := time.NewTimer(lastWords)
+	defer timer.Stop()
+	for _, event := range []chan struct{}{c.exited, c.heard} {
+		select {
+		case <-event:
+		case <-timer.C:
+			return
+		}
 	}
 }
 

@@ -62,10 +62,7 @@ type Config struct {
 	UIDCount uint32
 }
 
-var (
-	_ driver.Backend = Config{}
-	_ driver.Doctor  = Config{}
-)
+var _ driver.Backend = Config{}
 
 // Declare says what the best host gives: all four promises, and cgroups.
 func (Config) Declare() driver.Capabilities {
@@ -86,25 +83,12 @@ func (Config) Declare() driver.Capabilities {
 
 // Open probes the host, with one real trial sandbox, and returns a driver.
 // Errors: Invalid for a wrong configuration, Unavailable with every reason and
-// what to do about it.
+// what to do about it, which are in its driver.UnreadyError too.
 func (c Config) Open(ctx context.Context, host driver.Host) (driver.Driver, error) {
 	if faults := c.faults(); len(faults) > 0 {
 		return nil, refused(errdefs.Invalid, "open", faults...)
 	}
 	return open(ctx, c.withDefaults(), host)
-}
-
-// Diagnose probes the host with a trial sandbox that runs no command of anyone's
-// and ends at once.
-func (c Config) Diagnose(ctx context.Context) driver.Diagnosis {
-	if faults := c.faults(); len(faults) > 0 {
-		out := driver.Diagnosis{Backend: Name}
-		for _, fault := range faults {
-			out.Problems = append(out.Problems, driver.Problem{Reason: fault, Fatal: true})
-		}
-		return out
-	}
-	return diagnose(ctx, c.withDefaults())
 }
 
 // faults checks the configuration by itself.

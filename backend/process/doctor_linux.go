@@ -1,187 +1,91 @@
 package process
 
 import (
-	"context"
-	"errors"
 	"fmt"
-	"os"
 	"strings"
 
-	"github.com/berm-dev/berm/backend/process/cgroup"
 	"github.com/berm-dev/berm/driver"
+	"github.com/berm-dev/berm/errdefs"
 )
 
-// Fixes, as a person types them.
-const (
-	fixInstall = "apt-get install bubblewrap (Debian, Ubuntu), dnf install bubblewrap (Fedora), apk add bubblewrap (Alpine)"
-	fixClone   = "sysctl -w kernel.unprivileged_userns_clone=1"
-	fixCount   = "sysctl -w user.max_user_namespaces=15000"
-	fixMemory  = "sysctl -w vm.memfd_noexec=1"
-	// A profile for the one program is narrower than switching the rule off.
-	fixAppArmor = "write these five lines to /etc/apparmor.d/bwrap and run `apparmor_parser -r /etc/apparmor.d/bwrap`:\n" +
-		"abi <abi/4.0>,\n" +
-		"include <tunables/global>\n" +
-		"profile bwrap %s flags=(unconfined) {\n" +
-		"  userns,\n" +
-		"}"
-	fixContainer = "start the container with --security-opt seccomp=unconfined --security-opt apparmor=unconfined " +
-		"--security-opt systempaths=unconfined, or use a backend that makes containers itself"
-	fixDelegate = "start berm with `systemd-run --user --scope -p Delegate=yes berm ...`, or as root"
-	fixUIDs     = "set uidBase and uidCount to a range that /proc/self/uid_map has"
-)
+// unready is the error of a backend that cannot be opened here.
+func (t toolbox) unready(cfg Config, found bwrap, failures []string) *errdefs.Error {
+	diagnosis := driver.Diagnosis{Problems: t.explain(cfg, found, failures), Facts: found.facts()}
+	cause, reasons := driver.Unready(diagnosis)
+	return &errdefs.Error{Kind: errdefs.Unavailable, Op: "open", Backend: Name, Reasons: reasons, Err: cause}
+}
 
-// diagnose looks at the host and tries a sandbox in which bubblewrap says its
-// own version.
-func diagnose(ctx context.Context, cfg Config) driver.Diagnosis {
-	tools := thisHost()
-	out := driver.Diagnosis{Backend: Name}
-	found, reasons := tools.engine(ctx, cfg)
-	if found.version != "" {
-		out.Facts = append(out.Facts, fmt.Sprintf("bubblewrap %s at %s", found.version, found.path))
+func (b bwrap) facts() []string {
+	if b.version == "" {
+		return nil
 	}
-	if len(reasons) > 0 {
-		out.Problems = tools.explainAll(cfg, found, reasons)
-		return out
+	return []string{fmt.Sprintf("bubblewrap %s at %s", b.version, b.path)}
+}
+
+// explain makes fatal problems of what failed. Each failure is told as it was
+// seen; after them come those facts of the host that explain one of them, with
+// what to do. A failure that nothing explains stands alone.
+func (t toolbox) explain(cfg Config, found bwrap, failures []string) []driver.Problem {
+	var out []driver.Problem
+	for _, failure := range failures {
+		out = append(out, driver.Problem{Reason: failure, Fix: t.fixFor(cfg, found, failure), Fatal: true})
 	}
-	d, err := trialDriver(ctx, cfg, found)
-	if err != nil {
-		out.Problems = tools.explainAll(cfg, found, []string{"the trial sandbox failed: " + err.Error()})
-		return out
-	}
-	caps := d.Capabilities()
-	out.Available, out.Capabilities = true, &caps
-	support := d.cgroups.Support()
-	out.Facts = append(out.Facts, support.Facts...)
-	out.Problems = weaknesses(support)
-	if err := d.Close(); err != nil {
-		out.Facts = append(out.Facts, fmt.Sprintf("the trial left something behind: %v", err))
+	for _, c := range causes() {
+		if c.explains(t, failures) {
+			out = append(out, driver.Problem{Reason: c.reason, Fix: c.fix(t, found), Fatal: true})
+		}
 	}
 	return out
 }
 
-// trialDriver opens a driver whose agent is bubblewrap itself, in a state
-// directory that is removed at once, and runs the trial.
-func trialDriver(ctx context.Context, cfg Config, found bwrap) (*bubble, error) {
-	image, err := os.ReadFile(found.path)
-	if err != nil {
-		return nil, err
-	}
-	state, err := os.MkdirTemp("", "berm-doctor-")
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = os.RemoveAll(state) }()
-	d := &bubble{cfg: cfg, bwrap: found, mask: readMask("/proc")}
-	if err := d.prepare(driver.Host{Agent: driver.Agent{Image: image}, StateDir: state}); err != nil {
-		return nil, errors.Join(err, d.Close())
-	}
-	if d.leases != nil && !d.kit.public {
-		return d, nil // only the agent's own program can be the launcher
-	}
-	limit, cancel := context.WithTimeout(ctx, trialLimit)
-	defer cancel()
-	if err := d.trial(limit, randomID(), "--version"); err != nil {
-		return nil, errors.Join(err, d.Close())
-	}
-	return d, nil
-}
-
-// explainAll makes a fatal problem of each reason, with those of the host's
-// settings that explain it.
-func (t toolbox) explainAll(cfg Config, found bwrap, reasons []string) []driver.Problem {
-	var out []driver.Problem
-	for _, reason := range reasons {
-		out = append(out, driver.Problem{Reason: reason, Fix: fixFor(cfg, found, reason), Fatal: true})
-	}
-	return append(out, t.settings(found)...)
-}
-
-// fixFor knows what to do about a reason of findBwrap and engine.
-func fixFor(cfg Config, found bwrap, reason string) string {
+// fixFor knows what to do about a failure that says by itself what is wrong.
+func (t toolbox) fixFor(cfg Config, found bwrap, failure string) string {
+	says := func(text string) bool { return strings.Contains(failure, text) }
 	switch {
-	case strings.Contains(reason, "not installed"), strings.Contains(reason, "too old"), strings.Contains(reason, "has no option"):
+	case says("not installed"), says("is too old"), says("has no option"):
 		return fixInstall
-	case strings.Contains(reason, "is setuid"):
+	case says("is setuid"):
 		return "chmod u-s,g-s " + found.path
-	case strings.Contains(reason, "uids ") && strings.Contains(reason, "do not exist"):
-		return fixUIDs
+	case says("berm is root without CAP_"):
+		var words []string
+		for _, name := range t.missing() {
+			words = append(words, "--cap-add "+strings.TrimPrefix(name, "CAP_"))
+		}
+		return "start the container with " + strings.Join(words, " ") + ", or berm as a user without privileges"
+	case says("do not exist in this user namespace"):
+		return t.uidFix(cfg)
 	case cfg.Engine == EngineSeatbelt:
 		return "set engine to " + EngineAuto
 	}
 	return ""
 }
 
-// settings are the host's settings that are known to stop a sandbox.
-func (t toolbox) settings(found bwrap) []driver.Problem {
-	var out []driver.Problem
-	add := func(reason, fix string) { out = append(out, driver.Problem{Reason: reason, Fix: fix, Fatal: true}) }
-	is := func(name, value string) bool {
-		text, err := t.readFile("/proc/sys/" + name)
-		return err == nil && text == value
-	}
-	if t.euid != 0 && is("kernel/unprivileged_userns_clone", "0") {
-		add("kernel.unprivileged_userns_clone is 0: only root may make user namespaces", fixClone)
-	}
-	if is("user/max_user_namespaces", "0") {
-		add("user.max_user_namespaces is 0: user namespaces are switched off", fixCount)
-	}
-	if is("kernel/apparmor_restrict_unprivileged_userns", "1") {
-		path := found.path
-		if path == "" {
-			path = "/usr/bin/bwrap"
+// uidFix looks for a range that would do.
+func (t toolbox) uidFix(cfg Config) string {
+	text, _ := t.readFile(uidMapFile)
+	best, length := uint64(0), uint64(0)
+	for line := range strings.Lines(text) {
+		var inside, outside, count uint64
+		if _, err := fmt.Sscan(line, &inside, &outside, &count); err != nil || count <= length {
+			continue
 		}
-		add("AppArmor gives programs without a profile no use of user namespaces (Ubuntu 23.10 and later)",
-			fmt.Sprintf(fixAppArmor, path))
+		best, length = inside, count
 	}
-	if is("vm/memfd_noexec", "2") {
-		add("vm.memfd_noexec is 2: the agent's program cannot be kept in memory", fixMemory)
+	const least = 1000
+	if first := max(best, least); best+length >= first+uint64(min(cfg.UIDCount, least)) {
+		return fmt.Sprintf("set uidBase and uidCount to a range that %s has, such as %d and %d that nothing else uses",
+			uidMapFile, best+length-uint64(min(cfg.UIDCount, least)), min(cfg.UIDCount, least))
 	}
-	if t.inContainer() {
-		add("berm itself seems to run in a container, whose own filter or masked /proc can stop sandboxes", fixContainer)
-	}
-	return out
+	return "run berm as the user itself, not as root of a user namespace that has so few uids, or map a range into it: " +
+		"install newuidmap (package uidmap), give the user a range in /etc/subuid and /etc/subgid, and use " +
+		"`unshare --map-auto --map-root-user`"
 }
 
-// inContainer looks for the marks that Docker, Podman and systemd leave.
-func (t toolbox) inContainer() bool {
-	for _, mark := range []string{"/.dockerenv", "/run/.containerenv", "/run/systemd/container"} {
-		if _, err := t.stat(mark); err == nil {
-			return true
-		}
+// Diagnose says what this host gives less than others.
+func (d *bubble) Diagnose() driver.Diagnosis {
+	support := d.cgroups.Support()
+	return driver.Diagnosis{
+		Problems: thisHost().weaknesses(d.leases != nil, support),
+		Facts:    append(d.bwrap.facts(), support.Facts...),
 	}
-	return false
-}
-
-// weaknesses are the problems of a host on which sandboxes work.
-func weaknesses(support cgroup.Support) []driver.Problem {
-	if support.Memory && support.Processes && support.CPUs && support.Kill {
-		return nil
-	}
-	missing := map[string]bool{
-		"memory": support.Memory, "processes": support.Processes, "processor time": support.CPUs, "killing a command as a whole": support.Kill,
-	}
-	var names []string
-	for _, name := range []string{"memory", "processes", "processor time", "killing a command as a whole"} {
-		if !missing[name] {
-			names = append(names, name)
-		}
-	}
-	reason := "there is no cgroup for " + strings.Join(names, ", ")
-	if len(support.Reasons) > 0 {
-		reason += " (" + strings.Join(support.Reasons, "; ") + ")"
-	}
-	return []driver.Problem{{Reason: reason, Fix: fixDelegate}}
-}
-
-// sentences turns problems into reasons of an error.
-func sentences(problems []driver.Problem) []string {
-	var out []string
-	for _, p := range problems {
-		text := p.Reason
-		if p.Fix != "" {
-			text += "; fix: " + p.Fix
-		}
-		out = append(out, text)
-	}
-	return out
 }

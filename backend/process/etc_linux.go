@@ -11,6 +11,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berm-dev/berm/internal/defence"
 )
 
 // Bounds of what is copied out of the host's /etc.
@@ -83,7 +85,7 @@ func kitPlace(shared, own string) (parent, prefix string, public bool) {
 		return own, prefix, false
 	}
 	// Sticky, or somebody else could put another directory in its place.
-	ours := stat.Uid == 0 && stat.Mode&unix.S_IFMT == unix.S_IFDIR && stat.Mode&unix.S_ISVTX != 0
+	ours := stat.Uid == 0 && stat.Mode&unix.S_IFMT == unix.S_IFDIR && stat.Mode&unix.S_ISVTX != 0 || defence.KitPlace.Off()
 	if !ours || fs.Type != unix.TMPFS_MAGIC || unix.Access(shared, unix.W_OK) != nil {
 		return own, prefix, false
 	}
@@ -150,7 +152,7 @@ func claimDir(parent, prefix string) (string, *os.File, error) {
 		if err != nil {
 			continue
 		}
-		if lockNamed(file, dir) {
+		if defence.KitLock.Off() || lockNamed(file, dir) {
 			return dir, file, nil
 		}
 		_ = file.Close()
@@ -180,7 +182,7 @@ func sweepKits(parent, prefix string) {
 	for _, e := range entries {
 		dir := filepath.Join(parent, e.Name())
 		var stat unix.Stat_t
-		if !strings.HasPrefix(e.Name(), prefix) || unix.Lstat(dir, &stat) != nil || int(stat.Uid) != os.Geteuid() {
+		if defence.KitSweep.Off() || !strings.HasPrefix(e.Name(), prefix) || unix.Lstat(dir, &stat) != nil || int(stat.Uid) != os.Geteuid() {
 			continue
 		}
 		lock, err := lockDir(dir)
@@ -235,7 +237,7 @@ func loginShell() string {
 
 // secret names what is never copied, wherever it is found.
 func secret(name string) bool {
-	return name == "private" || strings.HasSuffix(name, ".key")
+	return (name == "private" || strings.HasSuffix(name, ".key")) && !defence.EtcSecrets.Off()
 }
 
 // entry copies one file, link or directory. What vanishes in the middle, what
@@ -249,7 +251,7 @@ func (c *etcCopier) entry(source, dest string, depth int) error {
 		return fmt.Errorf("more than %d entries are selected", maxEtcEntries)
 	}
 	switch mode := info.Mode(); {
-	case mode.IsRegular() && mode.Perm()&0o004 != 0:
+	case mode.IsRegular() && (mode.Perm()&0o004 != 0 || defence.EtcWorldReadable.Off()):
 		return c.file(source, dest)
 	case mode.IsDir() && mode.Perm()&0o005 == 0o005:
 		return c.dir(source, dest, depth)
@@ -292,7 +294,8 @@ func (c *etcCopier) link(source, dest string) error {
 		}
 	}
 	info, err := os.Stat(source)
-	if err != nil || !info.Mode().IsRegular() || info.Mode().Perm()&0o004 == 0 || secret(info.Name()) {
+	closed := err == nil && info.Mode().Perm()&0o004 == 0 && !defence.EtcLinks.Off()
+	if err != nil || !info.Mode().IsRegular() || closed || secret(info.Name()) {
 		return nil //nolint:nilerr // a dangling link, or nothing that may be shown
 	}
 	return c.file(source, dest)

@@ -7,6 +7,8 @@ import (
 	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berm-dev/berm/internal/defence"
 )
 
 // forker starts processes from one thread that lives until close. The kernel
@@ -40,8 +42,8 @@ func newForker() *forker {
 func (f *forker) serve(ready chan<- struct{}) {
 	runtime.LockOSThread()
 	defer close(f.done)
-	if _, err := unix.KeyctlInt(unix.KEYCTL_JOIN_SESSION_KEYRING, 0, 0, 0, 0); err != nil {
-		f.keyring = err
+	if !defence.DriverKeyring.Off() {
+		_, f.keyring = unix.KeyctlInt(unix.KEYCTL_JOIN_SESSION_KEYRING, 0, 0, 0, 0)
 	}
 	// Inherited by the agent, whose runtime has a thread that sleeps for short
 	// times and would wake on the very processor that a command runs on. The agent

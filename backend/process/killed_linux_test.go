@@ -90,6 +90,7 @@ func testKilledHost(t *testing.T, shared string) {
 			t.Fatal(err)
 		}
 		defer unix.Close(fd)
+		defer func() { _ = unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0) }()
 		watched = append(watched, fd)
 	}
 	freeze(t, id)

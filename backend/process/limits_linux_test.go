@@ -78,6 +78,9 @@ func TestWhatCannotBeEnforcedIsRefused(t *testing.T) {
 	spec := &driver.Spec{
 		ID: randomID(), Network: driver.NetworkGated, Limits: driver.Limits{MemoryBytes: 1, Processes: 1, CPUs: 1},
 	}
+	if reasons := d.refusals(spec); len(reasons) != 4 {
+		t.Fatalf("the refusals are %q", reasons)
+	}
 	_, err := d.Create(t.Context(), spec)
 	var known *errdefs.Error
 	if !errors.As(err, &known) || known.Kind != errdefs.Unsupported || len(known.Reasons) != 4 {

@@ -14,6 +14,7 @@ import (
 	"github.com/berm-dev/berm/driver"
 	"github.com/berm-dev/berm/errdefs"
 	"github.com/berm-dev/berm/internal/boot"
+	"github.com/berm-dev/berm/internal/defence"
 	"github.com/berm-dev/berm/link"
 	"github.com/berm-dev/berm/link/fdpass"
 )
@@ -63,6 +64,9 @@ func (d *bubble) Create(ctx context.Context, spec *driver.Spec) (driver.Machine,
 		// The caller's context may be the reason: clean-up has its own.
 		fresh, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoLimit)
 		defer cancel()
+		if defence.FailedCreateUndone.Off() {
+			return nil, m.failure(ctx, err)
+		}
 		return nil, errors.Join(m.failure(ctx, err), m.Destroy(fresh))
 	}
 	return m, nil
@@ -79,7 +83,7 @@ func (d *bubble) refusals(spec *driver.Spec) []string {
 			out = append(out, m.Name+": "+reason)
 		}
 	}
-	if spec.Limits.BestEffort {
+	if spec.Limits.BestEffort || defence.LimitsRefused.Off() {
 		return out
 	}
 	if spec.Limits.MemoryBytes > 0 && d.caps.Memory != driver.Enforced {
@@ -98,7 +102,7 @@ func (d *bubble) refusals(spec *driver.Spec) []string {
 // must not be covered by the host's, and in what is shown read-only no directory
 // can be made for a mount.
 func (d *bubble) unmountable(dest string) string {
-	if inside(dest, "/etc") {
+	if inside(dest, "/etc") && !defence.EtcUncovered.Off() {
 		return "/etc is the sandbox's own, and read-only"
 	}
 	i := slices.IndexFunc(d.system, func(e systemEntry) bool { return inside(dest, e.path) })
@@ -201,6 +205,7 @@ func (m *machine) boot(spec *driver.Spec) (boot.Config, []*os.File) {
 	if !support.Memory {
 		c.DataBytes = spec.Limits.MemoryBytes
 	}
+	c.SizedPaths = sizedPaths(spec.Mounts)
 	return c, files
 }
 
@@ -249,7 +254,16 @@ func (m *machine) failure(ctx context.Context, err error) error {
 			kind = errdefs.Unavailable
 		}
 	}
-	return &errdefs.Error{Kind: kind, Op: "create", Backend: Name, Reasons: []string{m.explain(err).Error()}, Err: err}
+	out := &errdefs.Error{Kind: kind, Op: "create", Backend: Name, Err: m.explain(err)}
+	if kind != errdefs.Unavailable || m.child == nil || m.child.noise.reason() == "" {
+		return out
+	}
+	// The host may have changed since the trial: what it lacks now is named.
+	if unready := thisHost().unready(m.driver.cfg, m.driver.bwrap, []string{out.Err.Error()}); len(unready.Reasons) > 1 {
+		unready.Op = "create"
+		return unready
+	}
+	return out
 }
 
 // explain joins an error with bubblewrap's end and last words.
@@ -259,6 +273,7 @@ func (m *machine) explain(err error) error {
 		parts = append(parts, err)
 	}
 	if m.child != nil {
+		m.child.settle()
 		for _, text := range []string{m.child.status(), m.child.noise.reason()} {
 			if text != "" {
 				parts = append(parts, errors.New(text))

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -50,6 +51,7 @@ type bubble struct {
 var (
 	_ driver.Driver  = (*bubble)(nil)
 	_ driver.Sweeper = (*bubble)(nil)
+	_ driver.Doctor  = (*bubble)(nil)
 )
 
 // open makes a driver: all that can be found wrong is in one error.
@@ -64,12 +66,17 @@ func open(ctx context.Context, cfg Config, host driver.Host) (driver.Driver, err
 	if prepared != nil {
 		reasons = append(reasons, prepared.Error())
 	}
-	if len(reasons) == 0 {
-		limit, cancel := context.WithTimeout(ctx, trialLimit)
+	missing := tools.missing()
+	// Without CAP_KILL a trial that hangs could not be ended.
+	if len(reasons) == 0 && !slices.Contains(missing, "CAP_KILL") {
+		limit, cancel := context.WithTimeoutCause(ctx, trialLimit, fmt.Errorf("it did not end within %v", trialLimit))
 		defer cancel()
 		if err := d.trial(limit, trialID(host.Instance), "version"); err != nil {
 			reasons = append(reasons, "the trial sandbox failed: "+err.Error())
 		}
+	}
+	if len(missing) > 0 {
+		reasons = append(reasons, lacking(missing))
 	}
 	switch {
 	case len(reasons) == 0:
@@ -77,8 +84,11 @@ func open(ctx context.Context, cfg Config, host driver.Host) (driver.Driver, err
 	case ctx.Err() != nil:
 		return nil, errors.Join(errdefs.Wrap(errdefs.KindOf(ctx.Err()), "open", context.Cause(ctx)), d.Close())
 	}
-	failure := refused(errdefs.Unavailable, "open", sentences(tools.explainAll(cfg, d.bwrap, reasons))...)
-	return nil, errors.Join(failure, d.Close())
+	failure := tools.unready(cfg, d.bwrap, reasons)
+	if err := d.Close(); err != nil {
+		return nil, errors.Join(failure, err)
+	}
+	return nil, failure
 }
 
 // engine settles the mechanism and finds its program.
@@ -166,6 +176,10 @@ func (d *bubble) capabilities() driver.Capabilities {
 	caps.Notes = append(caps.Notes,
 		"A sandbox can read the host paths of its mounts in /proc/self/mountinfo",
 		"A unix socket that lies in a mounted directory can be connected to, also through a read-only mount")
+	if d.leases != nil && !thisHost().capable(capSysAdmin) {
+		// Its launcher could not prepare the mounts.
+		caps.HostDirs = false
+	}
 	if d.leases == nil {
 		caps.Notes = append(caps.Notes, "All sandboxes run under the caller's own uid")
 	}

@@ -16,7 +16,3 @@ const elsewhere = "the process backend runs on Linux only, not yet on " + runtim
 func open(context.Context, Config, driver.Host) (driver.Driver, error) {
 	return nil, refused(errdefs.Unavailable, "open", elsewhere)
 }
-
-func diagnose(context.Context, Config) driver.Diagnosis {
-	return driver.Diagnosis{Backend: Name, Problems: []driver.Problem{{Reason: elsewhere, Fatal: true}}}
-}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/berm-dev/berm/backend/process/launch"
 	"github.com/berm-dev/berm/driver"
+	"github.com/berm-dev/berm/internal/defence"
 )
 
 // controlFD is where the agent finds its control socket.
@@ -135,6 +136,9 @@ func (s *starting) run() (*os.Process, error) {
 		"bwrap", "--args", strconv.Itoa(s.in.own(args)), "--",
 		"/proc/self/fd/" + strconv.Itoa(s.agent), s.order.command,
 	}
+	if defence.OptionsOnPipe.Off() {
+		argv = slices.Concat(argv[:1], plan.options(), argv[3:])
+	}
 	path := s.driver.bwrap.path
 	if s.launched {
 		if path, argv, err = s.launcher(path, argv); err != nil {
@@ -147,9 +151,12 @@ func (s *starting) run() (*os.Process, error) {
 	// earlier end of this process is seen by the agent, at its control socket.
 	attr := &os.ProcAttr{Dir: "/", Env: []string{}, Files: s.in.files, Sys: &syscall.SysProcAttr{
 		// A session of its own: signals of the caller's terminal are the caller's.
-		Setsid: true,
+		Setsid: !defence.DriverSession.Off(),
 	}}
-	if uid := s.order.uid; uid != 0 && !s.launched {
+	if defence.EmptyEnvironment.Off() {
+		attr.Env = os.Environ()
+	}
+	if uid := s.order.uid; uid != 0 && !s.launched && !defence.LeasedUID.Off() {
 		attr.Sys.Credential = &syscall.Credential{Uid: uid, Gid: uid}
 	}
 	if s.order.cgroup != nil {
@@ -201,10 +208,14 @@ func (s *starting) plan() (*boxPlan, error) {
 // open opens a mount's source without following links, so that it cannot be
 // exchanged any more.
 func (s *starting) open(m driver.Mount) (binding, error) {
-	fd, err := unix.Openat2(unix.AT_FDCWD, m.Source, &unix.OpenHow{
+	how := unix.OpenHow{
 		Flags:   unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC,
 		Resolve: unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
-	})
+	}
+	if defence.SourceWithoutLinks.Off() {
+		how.Resolve = 0
+	}
+	fd, err := unix.Openat2(unix.AT_FDCWD, m.Source, &how)
 	if err != nil {
 		return binding{}, fmt.Errorf("open %s without following links: %w", m.Source, err)
 	}

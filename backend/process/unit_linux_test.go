@@ -1,10 +1,8 @@
 package process
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -131,106 +129,25 @@ func TestParseVersion(t *testing.T) {
 	}
 }
 
+// FuzzParseVersion: what is taken for a version, written plainly, is the same.
 func FuzzParseVersion(f *testing.F) {
-	f.Add("bubblewrap 0.8.0")
+	for _, text := range []string{
+		"bubblewrap 0.8.0", "bubblewrap 0.11.0\n", "bubblewrap 1.0-rc1", "bubblewrap 0.8", "bubblewrap 8", "bubblewrap", "", "bwrap 0.8.0", "bubblewrap  0.8.0 (x)", "bubblewrap 0..8",
+		"bubblewrap .8", "bubblewrap 0.8.", "bubblewrap -1.2", "bubblewrap 0.99999999999999999999", "bubblewrap 0x1.2", "bubblewrap 0.8.0.0.0.0", "bubblewrap 0.8+deb12", "\nbubblewrap 0.8", "bubblewrap\t0.8",
+		"bubblewrap 01.002", "bubblewrap ١.٢", "bubblewrap 0.8\x00",
+	} {
+		f.Add(text)
+	}
 	f.Fuzz(func(t *testing.T, text string) {
-		if got, ok := parseVersion(text); ok && len(got) < 2 {
-			t.Errorf("%q: %v", text, got)
+		got, ok := parseVersion(text)
+		if !ok {
+			return
+		}
+		plain := "bubblewrap " + strings.ReplaceAll(strings.Trim(fmt.Sprint(got), "[]"), " ", ".")
+		if again, ok := parseVersion(plain); len(got) < 2 || !ok || !slices.Equal(again, got) {
+			t.Errorf("%q: %v, and as %q %v", text, got, plain, again)
 		}
 	})
-}
-
-// fakeInfo is a program with a mode.
-type fakeInfo struct{ mode fs.FileMode }
-
-func (f fakeInfo) Name() string       { return "bwrap" }
-func (f fakeInfo) Size() int64        { return 1 }
-func (f fakeInfo) Mode() fs.FileMode  { return f.mode }
-func (f fakeInfo) ModTime() time.Time { return time.Time{} }
-func (f fakeInfo) IsDir() bool        { return f.mode.IsDir() }
-func (f fakeInfo) Sys() any           { return nil }
-
-// fakeHost answers as a host with these settings would.
-func fakeHost(euid int, mode fs.FileMode, version string, files map[string]string) toolbox {
-	return toolbox{
-		euid: euid,
-		lookPath: func(string) (string, error) {
-			if version == "" {
-				return "", errors.New("not found")
-			}
-			return "/usr/bin/bwrap", nil
-		},
-		stat: func(name string) (fs.FileInfo, error) {
-			if _, ok := files[name]; ok || name == "/usr/bin/bwrap" {
-				return fakeInfo{mode}, nil
-			}
-			return nil, fs.ErrNotExist
-		},
-		readFile: func(name string) (string, error) {
-			if text, ok := files[name]; ok {
-				return text, nil
-			}
-			return "", fs.ErrNotExist
-		},
-		output: func(_ context.Context, _, arg string) (string, error) {
-			if arg == "--version" {
-				return "bubblewrap " + version, nil
-			}
-			return "  " + strings.Join(bwrapNeeds[:], " X\n  ") + " X\n", nil
-		},
-	}
-}
-
-func TestFindings(t *testing.T) {
-	t.Parallel()
-	const identity = "0 0 4294967295"
-	for name, c := range map[string]struct {
-		host   toolbox
-		config Config
-		reason string // of the first problem; empty for none
-		fix    string
-	}{
-		"fine":       {host: fakeHost(1000, 0o755, "0.8.0", nil)},
-		"fine root":  {host: fakeHost(0, 0o755, "0.11.0", map[string]string{"/proc/self/uid_map": identity})},
-		"missing":    {host: fakeHost(1000, 0o755, "", nil), reason: "not installed", fix: "apt-get install bubblewrap"},
-		"old":        {host: fakeHost(1000, 0o755, "0.6.2", nil), reason: "0.6.2 is too old", fix: "apt-get"},
-		"setuid":     {host: fakeHost(1000, 0o755|fs.ModeSetuid, "0.8.0", nil), reason: "is setuid", fix: "chmod u-s"},
-		"not a file": {host: fakeHost(1000, fs.ModeDir|0o755, "0.8.0", nil), reason: "is not a program"},
-		"unmapped":   {host: fakeHost(0, 0o755, "0.8.0", map[string]string{"/proc/self/uid_map": "0 1000 65536"}), reason: "do not exist", fix: "uidBase"},
-		"seatbelt":   {host: fakeHost(1000, 0o755, "0.8.0", nil), config: Config{Engine: EngineSeatbelt}, reason: "needs macOS", fix: "auto"},
-	} {
-		found, reasons := c.host.engine(t.Context(), c.config.withDefaults())
-		problems := c.host.explainAll(c.config, found, reasons)
-		if c.reason == "" {
-			if len(problems) > 0 {
-				t.Errorf("%s: %v", name, problems)
-			}
-			continue
-		}
-		if len(problems) == 0 || !problems[0].Fatal || !strings.Contains(problems[0].Reason, c.reason) || !strings.Contains(problems[0].Fix, c.fix) {
-			t.Errorf("%s: %+v", name, problems)
-		}
-	}
-}
-
-func TestSettingsAreExplained(t *testing.T) {
-	t.Parallel()
-	for file, want := range map[string][2]string{
-		"/proc/sys/kernel/unprivileged_userns_clone=0":             {"unprivileged_userns_clone is 0", "sysctl -w kernel.unprivileged_userns_clone=1"},
-		"/proc/sys/user/max_user_namespaces=0":                     {"max_user_namespaces is 0", "sysctl -w user.max_user_namespaces"},
-		"/proc/sys/kernel/apparmor_restrict_unprivileged_userns=1": {"AppArmor", "profile bwrap /usr/bin/bwrap flags=(unconfined)"},
-		"/proc/sys/vm/memfd_noexec=2":                              {"memfd_noexec", "vm.memfd_noexec=1"},
-		"/.dockerenv=":                                             {"seems to run in a container", "--security-opt systempaths=unconfined"},
-	} {
-		name, value, _ := strings.Cut(file, "=")
-		problems := fakeHost(1000, 0o755, "0.8.0", map[string]string{name: value}).settings(bwrap{path: "/usr/bin/bwrap"})
-		if len(problems) != 1 || !strings.Contains(problems[0].Reason, want[0]) || !strings.Contains(problems[0].Fix, want[1]) {
-			t.Errorf("%s: %+v", file, problems)
-		}
-	}
-	if problems := fakeHost(1000, 0o755, "0.8.0", nil).settings(bwrap{}); len(problems) > 0 {
-		t.Errorf("a plain host has %v", problems)
-	}
 }
 
 func TestJudgeUIDs(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/berm-dev/berm"
 	"github.com/berm-dev/berm/driver"
 )
 
@@ -14,9 +15,12 @@ func (a *app) doctorCommand() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "doctor",
-		Short: "Say which backends work on this machine, and what to do about the others",
+		Short: "Test which backends work on this machine, and say what to do about the others",
 		Long: `Say of each backend whether it works on this machine, why not, what to type to
-change that, and what it can promise and limit here. No sandbox is started.
+change that, and what it can promise and limit here. Each backend that can be
+opened starts one small sandbox and tries from inside what a sandbox has to
+refuse; a check that fails makes the backend unavailable. Nothing of yours is
+mounted, and nothing is left behind.
 
 Exit status: 0 when the default backend works, else 125.`,
 		Example: "  berm doctor\n  berm doctor --json",
@@ -31,7 +35,7 @@ Exit status: 0 when the default backend works, else 125.`,
 
 // diagnosis is what is told of one backend.
 type diagnosis struct {
-	driver.Diagnosis
+	*berm.Diagnosis
 	// Default: `berm run` uses this backend when none is named.
 	Default bool `json:"default"`
 	// Declared is the upper bound of what any machine could give.
@@ -39,14 +43,16 @@ type diagnosis struct {
 }
 
 func (a *app) doctor(ctx context.Context, asJSON bool) error {
+	ctx, signals := watch(ctx)
+	defer signals.stop()
 	var all []diagnosis
 	for i, factory := range a.factories {
 		backend := factory.Default()
 		d := diagnosis{Default: i == 0, Declared: backend.Declare()}
-		if doctor, ok := driver.As[driver.Doctor](backend); ok {
-			d.Diagnosis = doctor.Diagnose(ctx)
-		} else {
-			d.Problems = []driver.Problem{{Reason: "this backend cannot be probed without opening it"}}
+		var err error
+		if d.Diagnosis, err = berm.Probe(ctx, backend, berm.Config{Agent: berm.AgentProgram{Image: embeddedAgent()}}); err != nil {
+			a.reportFailure(explain(ctx, err), asJSON)
+			return interruptStatus(ctx)
 		}
 		d.Backend = factory.Name
 		all = append(all, d)
@@ -81,10 +87,20 @@ func (a *app) printDiagnosis(d diagnosis) {
 	}
 	line("%s%s: %s", d.Backend, which, state)
 	for _, problem := range d.Problems {
-		line("  problem: %s", problem.Reason)
+		kind := "weaker"
+		if problem.Fatal {
+			kind = "problem"
+		}
+		line("  %-8s %s", kind+":", problem.Reason)
 		if problem.Fix != "" {
 			line("  fix:     %s", problem.Fix)
 		}
+	}
+	if d.Checks != nil {
+		line("  measured: %s", orNone(d.Achieved.Names()))
+	}
+	for _, check := range d.Checks {
+		line("  check:   %-14s %s: %s", check.Outcome, check.Name, check.Detail)
 	}
 	caps := d.Declared
 	if d.Capabilities != nil {

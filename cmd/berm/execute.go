@@ -3,13 +3,11 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"io/fs"
 	"syscall"
 
 	"github.com/berm-dev/berm"
-	"github.com/berm-dev/berm/driver"
 	"github.com/berm-dev/berm/errdefs"
 )
 
@@ -32,7 +30,6 @@ func (a *app) run(ctx context.Context, f *runFlags, args []string) error {
 		dirs.remove()
 		cleanup := s.close()
 		a.reportFailure(errors.Join(explain(ctx, err), cleanup), plan.json)
-		a.advise(ctx, plan, err)
 		return interruptStatus(ctx)
 	}
 	code := s.command(ctx)
@@ -194,20 +191,4 @@ func explain(ctx context.Context, err error) error {
 		return errdefs.Wrap(errdefs.KindOf(output.error), "write output", output.error)
 	}
 	return err
-}
-
-// advise prints what to type when the host lacks something.
-func (a *app) advise(ctx context.Context, plan *plan, err error) {
-	if !errors.Is(err, errdefs.Unavailable) || ctx.Err() != nil {
-		return
-	}
-	doctor, ok := driver.As[driver.Doctor](plan.backend)
-	if !ok {
-		return
-	}
-	for _, problem := range doctor.Diagnose(ctx).Problems {
-		if problem.Fatal && problem.Fix != "" {
-			fmt.Fprintf(a.stderr, "  fix: %s\n", printable(problem.Fix))
-		}
-	}
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"github.com/berm-dev/berm"
 	"github.com/berm-dev/berm/backend/all"
 	"github.com/berm-dev/berm/driver"
 )
@@ -41,7 +42,7 @@ func TestScripts(t *testing.T) {
 				Dir: "testdata/script", RequireExplicitExec: true, RequireUniqueNames: true, Cmds: commands(),
 				Condition: func(cond string) (bool, error) {
 					if cond == "memory" {
-						return backend == "process" && memoryLimited(t), nil
+						return backend == "process" && memoryLimited(t, agent), nil
 					}
 					return cond == backend, nil
 				},
@@ -61,14 +62,15 @@ func TestScripts(t *testing.T) {
 }
 
 // memoryLimited reports whether the default backend can bound memory here.
-func memoryLimited(t *testing.T) bool {
+func memoryLimited(t *testing.T, agent string) bool {
 	t.Helper()
-	doctor, ok := driver.As[driver.Doctor](all.Factories()[0].Default())
-	if !ok {
-		return false
+	found, err := berm.Probe(t.Context(), all.Factories()[0].Default(), berm.Config{
+		Agent: berm.AgentProgram{Path: agent}, StateDir: filepath.Join(t.TempDir(), "state"),
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
-	found := doctor.Diagnose(t.Context())
-	return found.Capabilities != nil && found.Capabilities.Memory == driver.Enforced
+	return found.Available && found.Capabilities.Memory == driver.Enforced
 }
 
 // TestLineScripts runs the scripts about command lines and files, which start
@@ -270,7 +272,9 @@ func TestUnknownFlags(t *testing.T) {
 }
 
 func FuzzParseSize(f *testing.F) {
-	for _, seed := range []string{"1", "512M", "1GiB", "0", "-1", "1.5G", "KiB", "9999999999999999999999T", "１M"} {
+	for _, seed := range []string{
+		"1", "512M", "1GiB", "0", "-1", "1.5G", "KiB", "9999999999999999999999T", "１M", "", " 1", "1 M", "1k", "1KB", "1Kib", "1B", "1BB", "8EiB", "9223372036854775807", "9223372036854775808B", "+1", "0x10", "1e3", "1_000",
+	} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {

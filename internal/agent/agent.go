@@ -13,6 +13,7 @@ import (
 
 	"github.com/berm-dev/berm/internal/agent/execmode"
 	"github.com/berm-dev/berm/internal/boot"
+	"github.com/berm-dev/berm/internal/defence"
 	"github.com/berm-dev/berm/internal/gen/agentv1/agentv1connect"
 )
 
@@ -84,11 +85,18 @@ func (a *Agent) dataHandler() http.Handler {
 	agentv1connect.RegisterProcessHandler(rpc, a.processes)
 	a.files.register(rpc)
 	mux := http.NewServeMux()
-	connecthttp.Mount(mux, rpc, connecthttp.WithCompressors(), connecthttp.WithReadMaxBytes(maxMessage))
+	connecthttp.Mount(mux, rpc, connecthttp.WithCompressors(), connecthttp.WithReadMaxBytes(messageLimit()))
 	a.files.mount(mux)
 	mux.Handle("/process.Process/", alias("/process.Process/", "/berm.agent.v1.Process/", mux))
 	mux.Handle("/filesystem.Filesystem/", alias("/filesystem.Filesystem/", "/berm.agent.v1.Filesystem/", mux))
 	return withGate(mux)
+}
+
+func messageLimit() int {
+	if defence.AgentMessageSize.Off() {
+		return 1 << 30
+	}
+	return maxMessage
 }
 
 // alias serves paths below from as the same paths below to.

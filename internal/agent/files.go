@@ -9,6 +9,7 @@ import (
 	"connectrpc.com/connect/v2"
 
 	"github.com/berm-dev/berm/internal/boot"
+	"github.com/berm-dev/berm/internal/defence"
 	"github.com/berm-dev/berm/internal/gen/agentv1"
 	"github.com/berm-dev/berm/internal/gen/agentv1/agentv1connect"
 )
@@ -79,7 +80,7 @@ func (f *files) MakeDir(ctx context.Context, req *agentv1.MakeDirRequest) (*agen
 	if err != nil {
 		return nil, fileFault("make directory", req.GetPath(), err).rpc()
 	}
-	if req.GetMode()&^0o777 != 0 {
+	if req.GetMode()&^0o777 != 0 && !defence.FilesMode.Off() {
 		return nil, faultf(connect.CodeInvalidArgument, "mode %#o has more than permission bits", req.GetMode()).rpc()
 	}
 	e, err := f.work.makeDir(ctx, path, req.GetMode(), req.GetExistOk())
@@ -112,7 +113,7 @@ func (f *files) ListDir(ctx context.Context, req *agentv1.ListDirRequest) (*agen
 	if err != nil {
 		return nil, fileFault("list", req.GetPath(), err).rpc()
 	}
-	if req.GetDepth() > maxListDepth {
+	if req.GetDepth() > maxListDepth && !defence.FilesDepth.Off() {
 		return nil, faultf(connect.CodeInvalidArgument, "depth %d is more than %d", req.GetDepth(), maxListDepth).rpc()
 	}
 	entries, err := f.work.list(ctx, path, int(max(req.GetDepth(), 1)))

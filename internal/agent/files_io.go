@@ -10,6 +10,8 @@ import (
 
 	"connectrpc.com/connect/v2"
 	"golang.org/x/sys/unix"
+
+	"github.com/berm-dev/berm/internal/defence"
 )
 
 // copyBytes is the size of one read or write of bulk data.
@@ -24,7 +26,7 @@ func openRegular(p string) (*os.File, os.FileInfo, error) {
 		return nil, nil, err
 	}
 	defer at.close()
-	if at.procfs {
+	if at.procfs && !defence.FilesProcfs.Off() {
 		return nil, nil, unix.EACCES
 	}
 	var st unix.Stat_t
@@ -71,6 +73,9 @@ func checkedFile(fd int, p string) (*os.File, error) {
 
 // regular refuses anything but a regular file.
 func regular(p string, st *unix.Stat_t) error {
+	if defence.FilesRegular.Off() {
+		return nil
+	}
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFREG:
 		return nil
@@ -119,6 +124,10 @@ func writeAt(at *place, p string, options writeOptions, body io.Reader) (entry, 
 	if err != nil {
 		return entry{}, err
 	}
+	if defence.FilesAtomic.Off() {
+		temp = at.name
+		_ = unix.Unlinkat(at.dir, temp, 0)
+	}
 	const flags = unix.O_WRONLY | unix.O_CREAT | unix.O_EXCL | unix.O_NOFOLLOW | unix.O_CLOEXEC
 	fd, err := unix.Openat(at.dir, temp, flags, 0o600)
 	if err != nil {
@@ -128,8 +137,10 @@ func writeAt(at *place, p string, options writeOptions, body io.Reader) (entry, 
 	if err == nil {
 		err = settle(at, temp, options.exclusive)
 	}
-	if err != nil {
+	if err != nil && !defence.FilesDraftRemoved.Off() {
 		_ = unix.Unlinkat(at.dir, temp, 0)
+	}
+	if err != nil {
 		return entry{}, err
 	}
 	return at.describe(p, false)
@@ -138,7 +149,7 @@ func writeAt(at *place, p string, options writeOptions, body io.Reader) (entry, 
 // replaceable refuses what may not be replaced and gives the mode that the file
 // is to have: the old one's permission bits, or the one asked for.
 func replaceable(at *place, p string, options writeOptions) (uint32, error) {
-	if at.procfs {
+	if at.procfs && !defence.FilesProcfs.Off() {
 		return 0, unix.EACCES
 	}
 	mode := options.mode
@@ -152,7 +163,7 @@ func replaceable(at *place, p string, options writeOptions) (uint32, error) {
 		return mode, nil
 	case err != nil:
 		return 0, err
-	case options.exclusive:
+	case options.exclusive && !defence.FilesExclusive.Off():
 		return 0, unix.EEXIST
 	}
 	return st.Mode & 0o777, regular(p, &st)
@@ -170,7 +181,7 @@ func fill(file *os.File, body io.Reader, mode uint32) error {
 
 // settle gives the finished file its name.
 func settle(at *place, temp string, exclusive bool) error {
-	if !exclusive {
+	if !exclusive || defence.FilesExclusive.Off() {
 		return unix.Renameat(at.dir, temp, at.dir, at.name)
 	}
 	err := unix.Renameat2(at.dir, temp, at.dir, at.name, unix.RENAME_NOREPLACE)

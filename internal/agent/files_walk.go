@@ -7,6 +7,8 @@ import (
 
 	"connectrpc.com/connect/v2"
 	"golang.org/x/sys/unix"
+
+	"github.com/berm-dev/berm/internal/defence"
 )
 
 // Bounds of name resolution.
@@ -113,7 +115,7 @@ func (w *walk) resolve(follow, parents bool) (place, error) {
 			}
 			continue
 		}
-		if w.procfs && isNumber(name) {
+		if w.procfs && isNumber(name) && !defence.FilesProcfs.Off() {
 			return place{}, w.fail(unix.EACCES)
 		}
 		if last && !follow {
@@ -192,11 +194,11 @@ func (w *walk) open(name string, make bool) (int, error) {
 
 // follow puts a link's content in front of what is still to be resolved.
 func (w *walk) follow(fd int) error {
-	if w.procfs {
+	if w.procfs && !defence.FilesProcfs.Off() {
 		return unix.EACCES
 	}
 	w.links++
-	if w.links > maxLinks {
+	if w.links > maxLinks && !defence.FilesLinkLoops.Off() {
 		return unix.ELOOP
 	}
 	content, err := readlink(fd, "")
@@ -208,7 +210,7 @@ func (w *walk) follow(fd int) error {
 	for _, name := range w.rest {
 		size += len(name) + 1
 	}
-	if size+len(content) > maxRestBytes {
+	if size+len(content) > maxRestBytes && !defence.FilesLinkLength.Off() {
 		return unix.ENAMETOOLONG
 	}
 	w.rest = append(rest, w.rest...)
@@ -219,21 +221,17 @@ func (w *walk) follow(fd int) error {
 }
 
 // next takes the next component that says something, "" for none, and tells
-// whether it is the last.
+// whether it is the last. What ends in "/" or "/.", as a link's content can, is
+// a directory or nothing: its last name is not the last.
 func (w *walk) next() (string, bool) {
-	name := ""
 	for len(w.rest) > 0 {
-		head := w.rest[0]
-		if head == "" || head == "." {
-			w.rest = w.rest[1:]
-			continue
+		name := w.rest[0]
+		w.rest = w.rest[1:]
+		if name != "" && name != "." {
+			return name, len(w.rest) == 0
 		}
-		if name != "" {
-			return name, false
-		}
-		name, w.rest = head, w.rest[1:]
 	}
-	return name, true
+	return "", true
 }
 
 // up goes to the parent directory; at the root it stays there.
@@ -347,8 +345,11 @@ func cleanPath(home, p string) (string, error) {
 		p = path.Join(home, p)
 	}
 	p = path.Clean(p)
-	if p[0] != '/' {
+	switch {
+	case p[0] != '/':
 		return "", faultf(connect.CodeInvalidArgument, "path is relative and there is no home directory")
+	case len(p) > maxPathBytes:
+		return "", faultf(connect.CodeInvalidArgument, "path has %d bytes from the root, more than %d", len(p), maxPathBytes)
 	}
 	return p, nil
 }

@@ -6,12 +6,14 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"runtime"
 	"sync/atomic"
 
 	"connectrpc.com/connect/v2"
 	"connectrpc.com/connect/v2/connecthttp"
 
 	"github.com/berm-dev/berm/internal/agent/probe"
+	"github.com/berm-dev/berm/internal/defence"
 	"github.com/berm-dev/berm/internal/gen/agentv1"
 	"github.com/berm-dev/berm/internal/gen/agentv1/agentv1connect"
 )
@@ -84,6 +86,9 @@ func beginProbe(self selfRunner, order probe.Order) *earlyProbe {
 		defer close(e.done)
 		e.out, e.err = self.runSelf(ctx, []string{"probe"}, e.order)
 	}()
+	// Now, not when this goroutine first waits for something: what the host waits
+	// for in a create is this child.
+	runtime.Gosched()
 	return e
 }
 
@@ -105,15 +110,21 @@ func (c *control) measure(ctx context.Context, order []byte) ([]byte, error) {
 // Probe runs the measuring child and passes on what it saw.
 func (c *control) Probe(ctx context.Context, req *agentv1.ProbeRequest) (*agentv1.ProbeResponse, error) {
 	for _, list := range [][]string{req.GetWritePaths(), req.GetAbstractSockets(), req.GetSizePaths()} {
-		if len(list) > maxProbeItems {
+		if len(list) > maxProbeItems && !defence.ProbeItems.Off() {
 			return nil, faultf(connect.CodeInvalidArgument, "probe: a list has %d items, more than %d", len(list), maxProbeItems).rpc()
 		}
+	}
+	if n := len(req.GetTrials()); n > maxProbeItems {
+		return nil, faultf(connect.CodeInvalidArgument, "probe: %d trials, more than %d", n, maxProbeItems).rpc()
 	}
 	order := probe.Order{
 		AgentPID:        os.Getpid(),
 		WritePaths:      req.GetWritePaths(),
 		AbstractSockets: req.GetAbstractSockets(),
 		SizePaths:       req.GetSizePaths(),
+	}
+	for _, t := range req.GetTrials() {
+		order.Trials = append(order.Trials, probe.Trial{Kind: t.GetKind(), Argument: t.GetArgument()})
 	}
 	out, err := c.measure(ctx, order.Encode())
 	if err != nil {
@@ -137,7 +148,12 @@ func probeFault(err error) error {
 
 // probeMessage gives the report in the host's form.
 func probeMessage(r *probe.Report) *agentv1.ProbeResponse {
+	var outcomes []*agentv1.Outcome
+	for _, o := range r.Outcomes {
+		outcomes = append(outcomes, &agentv1.Outcome{Reached: o.Reached, Amount: o.Amount, Detail: o.Detail})
+	}
 	return &agentv1.ProbeResponse{
+		Outcomes:        outcomes,
 		CapInheritable:  r.CapInheritable,
 		CapPermitted:    r.CapPermitted,
 		CapEffective:    r.CapEffective,

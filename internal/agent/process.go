@@ -11,6 +11,7 @@ import (
 
 	"connectrpc.com/connect/v2"
 
+	"github.com/berm-dev/berm/internal/defence"
 	"github.com/berm-dev/berm/internal/gen/agentv1"
 	"github.com/berm-dev/berm/internal/gen/agentv1/agentv1connect"
 )
@@ -103,7 +104,7 @@ func (p *processes) deserted(ctx context.Context, proc *process, owner bool, cau
 			return connect.Errorf(connect.CodeInternal, "the deadline has passed, but: %s", err).WithCause(err)
 		}
 		return connect.NewError(connect.CodeDeadlineExceeded, "the deadline has passed; the process was ended")
-	case owner:
+	case owner && !defence.CommandEndsWithStream.Off():
 		return errors.Join(cause, proc.kill())
 	case limited:
 		p.limit(proc, time.Until(deadline))

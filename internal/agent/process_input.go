@@ -11,6 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// inputPipe is the size of a standard input's pipe for bulk input, in bytes.
+const inputPipe = 256 << 10
+
 // errStdinClosed says that nothing can be written any more.
 var errStdinClosed = errors.New("the standard input is closed")
 
@@ -86,5 +89,5 @@ func (i *input) enlarge() {
 	if err != nil {
 		return
 	}
-	_ = raw.Control(func(fd uintptr) { _, _ = unix.FcntlInt(fd, unix.F_SETPIPE_SZ, readSize) })
+	_ = raw.Control(func(fd uintptr) { _, _ = unix.FcntlInt(fd, unix.F_SETPIPE_SZ, inputPipe) })
 }

@@ -1,9 +1,12 @@
 package agent
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"os"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -100,17 +103,52 @@ func TestEndsAreForgotten(t *testing.T) {
 	}
 }
 
+// FuzzParseMark hides a mark in a limits file: it is found by its line, whatever
+// else there is.
 func FuzzParseMark(f *testing.F) {
 	if data, err := os.ReadFile("/proc/self/limits"); err == nil {
-		f.Add(data)
+		f.Add(data, uint64(1))
 	}
-	f.Add([]byte("Max file locks 5 5 locks\n"))
-	f.Add([]byte("Max file locks"))
-	f.Fuzz(func(_ *testing.T, data []byte) { parseMark(data) })
+	for i, line := range []string{
+		"", "\n", "Max file locks 5 5 locks\n", "Max file locks", "Max file locks \n", "Max file locks 1\n", "Max file locks unlimited unlimited locks\n",
+		"Max file locks -1 -1\n", "Max file locks 1 18446744073709551616\n", "Max file locks 1 0x5\n", "max file locks 5 5\n", " Max file locks 5 5\n", "Max file locksx 5 5\n",
+		"Max file locks 5 5", "Max open files 1 1\nMax file locks 2 3\n", "Max file locks 1 1\nMax file locks 2 2\n", "Max file locks\t1\t1\n", "Max file locks 1 1\r\n", "\x00\n\xff", "Max file locks 1 +5\n",
+	} {
+		f.Add([]byte(line), uint64(1)<<(3*i))
+	}
+	f.Fuzz(func(t *testing.T, data []byte, mark uint64) {
+		before, already := parseMark(data)
+		if already && !bytes.Contains(data, []byte("Max file locks")) {
+			t.Fatalf("mark %d in %q", before, data)
+		}
+		lines := slices.DeleteFunc(bytes.Split(data, []byte("\n")), func(l []byte) bool { return bytes.HasPrefix(l, []byte("Max file locks")) })
+		text := bytes.Join(append(lines, fmt.Appendf(nil, "Max file locks            %d  %d  locks", mark, mark)), []byte("\n"))
+		if got, ok := parseMark(text); !ok || got != mark {
+			t.Fatalf("%q has mark %d, %t, want %d", text, got, ok, mark)
+		}
+	})
 }
 
+// FuzzParseSession gives a process any name, as a payload can: it cannot make its
+// session or its state another's.
 func FuzzParseSession(f *testing.F) {
-	f.Add([]byte("1 (a) b) S 1 1 77 0"))
-	f.Add([]byte(") "))
-	f.Fuzz(func(_ *testing.T, data []byte) { parseSession(data) })
+	for i, name := range []string{
+		"", "a", "sh", ")", "(", "a) b", ") Z 1 1 5 0", ") S 1 1 1 1", "\n", ") R 1 1 7\n1 (x) R 1 1 8", "))))", "((((", " ) Z", "\x00", "\xff)", "kworker/0:1-ev", ") Z 1 1 1) Z 1 1 1", "a b c d e f", "-1", ")\t",
+	} {
+		f.Add([]byte(name), byte("RSDZTtXIP"[i%9]), uint16(i*3000))
+	}
+	f.Fuzz(func(t *testing.T, name []byte, state byte, session uint16) {
+		parseSession(name)
+		if state <= ' ' || state == ')' {
+			return
+		}
+		stat := fmt.Appendf(nil, "77 (%s) %c 1 77 %d 0 -1 4194560 0", name, state, session)
+		if state >= 0x80 {
+			return // the kernel's are letters
+		}
+		got, living := parseSession(stat)
+		if got != int(session) || living != (state != 'Z' && state != 'X') {
+			t.Fatalf("%q: session %d, living=%t", stat, got, living)
+		}
+	})
 }

@@ -25,6 +25,7 @@ type process struct {
 	outputs [2]*output
 	buffers *buffers
 	began   time.Time
+	filled  uint64 // disks.begin's count
 	closing <-chan struct{}
 
 	// life ends when the leader has ended; done is closed when end is set and

@@ -16,7 +16,7 @@ import (
 const (
 	// readSize is one read of a command's output, and the size of its pipes
 	// where the kernel allows it: the throughput of the link hangs on it.
-	readSize = 256 << 10
+	readSize = 512 << 10
 	// defaultPipe is a pipe's size when nobody asked for another.
 	defaultPipe = 64 << 10
 	// smallChunk is copied out of the read buffer instead of holding it.

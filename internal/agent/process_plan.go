@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berm-dev/berm/internal/boot"
+	"github.com/berm-dev/berm/internal/defence"
 	"github.com/berm-dev/berm/internal/gen/agentv1"
 )
 
@@ -70,7 +71,7 @@ func checkConfig(config *agentv1.ProcessConfig) error {
 		}
 		texts = append(texts, value)
 	}
-	if slices.ContainsFunc(texts, func(text string) bool { return strings.ContainsRune(text, 0) }) {
+	if slices.ContainsFunc(texts, func(text string) bool { return strings.ContainsRune(text, 0) }) && !defence.CommandWithoutNUL.Off() {
 		return connect.NewError(connect.CodeInvalidArgument, "the command, its directory or its environment has a NUL byte")
 	}
 	return nil
@@ -104,6 +105,9 @@ func (p planner) directory(cwd string) string {
 // environment gives the sorted environment and the PATH in it.
 func (p planner) environment(extra map[string]string) (env []string, search string) {
 	env = make([]string, 0, len(p.env)+len(extra))
+	if defence.CommandEnvironment.Off() {
+		env = os.Environ()
+	}
 	for key, value := range p.env {
 		if _, replaced := extra[key]; !replaced {
 			env = append(env, key+"="+value)

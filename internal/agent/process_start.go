@@ -11,6 +11,7 @@ import (
 	"connectrpc.com/connect/v2"
 	"golang.org/x/sys/unix"
 
+	"github.com/berm-dev/berm/internal/defence"
 	"github.com/berm-dev/berm/internal/gen/agentv1"
 )
 
@@ -30,6 +31,8 @@ type processes struct {
 	buffers  buffers
 	table    table
 	reaper   *reaper
+	disks    *disks
+	crowd    crowd
 	stall    time.Duration
 	config   Config
 	lingered chan struct{}
@@ -50,26 +53,36 @@ func newProcesses(config Config) (*processes, error) {
 		config.closeFiles()
 		return nil, err
 	}
-	spawner, err := newSpawner(config.taskFiles(), newShim(config))
+	disks, err := openDisks(config.Boot.SizedPaths)
 	if err != nil {
+		config.closeFiles()
+		return nil, err
+	}
+	shim := newShim(config)
+	spawner, err := newSpawner(config.taskFiles(), shim)
+	if err != nil {
+		disks.close()
 		config.closeFiles()
 		return nil, err
 	}
 	trees, err := newTrees(config)
 	if err != nil {
 		spawner.close()
+		disks.close()
 		config.closeFiles()
 		return nil, err
 	}
 	null, err := os.Open(os.DevNull)
 	if err != nil {
 		spawner.close()
+		disks.close()
 		err = errors.Join(err, trees.close())
 		config.closeFiles()
 		return nil, fmt.Errorf("open the null device: %w", err)
 	}
 	p := &processes{
 		planner: newPlanner(config.Boot), trees: trees, spawner: spawner, null: null, config: config,
+		disks: disks, crowd: newCrowd(config, shim),
 		stall: stallTime, closing: make(chan struct{}), lingered: make(chan struct{}, 1),
 		readers: map[*output]struct{}{},
 	}
@@ -77,6 +90,7 @@ func newProcesses(config Config) (*processes, error) {
 		p.reaper = newReaper()
 	}
 	p.work.Go(p.tend)
+	p.work.Go(func() { p.disks.watch(p.closing) })
 	return p, nil
 }
 
@@ -100,6 +114,7 @@ func (p *processes) close() {
 	if p.reaper != nil {
 		p.reaper.close()
 	}
+	p.disks.close()
 	_ = p.trees.close()
 	_ = p.null.Close()
 	p.config.closeFiles()
@@ -174,10 +189,13 @@ func (p *processes) start(w wish) (*process, error) {
 		p.reaper.begin()
 		defer p.reaper.end()
 	}
+	// What it fills before anybody looks again would not be counted for it.
+	filled := p.disks.begin()
 	began := time.Now()
 	child, err := p.spawner.start(w.program, &in, pipes.child())
 	pipes.closeChild()
 	if err != nil {
+		p.disks.end(filled, false)
 		pipes.closeOwn()
 		tree.release()
 		return nil, err
@@ -186,14 +204,14 @@ func (p *processes) start(w wish) (*process, error) {
 	if p.reaper != nil {
 		p.reaper.own(child.pid)
 	}
-	proc := p.adopt(w, tree, child, pipes, began)
+	proc := p.adopt(w, tree, child, pipes, began, filled)
 	return proc, nil
 }
 
 // adopt makes the process known and starts its goroutines.
-func (p *processes) adopt(w wish, tree tree, child spawned, pipes *pipes, began time.Time) *process {
+func (p *processes) adopt(w wish, tree tree, child spawned, pipes *pipes, began time.Time, filled uint64) *process {
 	proc := &process{
-		pid: child.pid, config: w.config, tag: w.tag, tree: tree, buffers: &p.buffers, began: began,
+		pid: child.pid, config: w.config, tag: w.tag, tree: tree, buffers: &p.buffers, began: began, filled: filled,
 		closing: p.closing, done: make(chan struct{}),
 	}
 	proc.life, proc.endLife = context.WithCancel(context.Background())
@@ -218,7 +236,7 @@ func (p *processes) adopt(w wish, tree tree, child spawned, pipes *pipes, began 
 	for _, out := range proc.outputs {
 		p.work.Go(func() { p.read(out) })
 	}
-	if w.timeout > 0 {
+	if w.timeout > 0 && !defence.CommandTimeout.Off() {
 		p.limit(proc, w.timeout)
 	}
 	p.table.add(proc)
@@ -259,7 +277,12 @@ func (p *processes) attend(proc *process, pidfd int) {
 	if p.reaper != nil {
 		p.reaper.disown(proc.pid)
 	}
+	// At once: what ends with the leader may free what it had run into.
+	failed := err == nil && status != 0
+	diskLimit := p.disks.end(proc.filled, failed)
+	processLimit := failed && p.crowd.full()
 	proc.settle(status, err)
+	proc.end.DiskLimit, proc.end.ProcessLimit = diskLimit, processLimit
 	p.table.finish(proc)
 	close(proc.done)
 	if proc.lingering {

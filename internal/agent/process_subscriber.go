@@ -8,6 +8,7 @@ import (
 
 	"connectrpc.com/connect/v2"
 
+	"github.com/berm-dev/berm/internal/defence"
 	"github.com/berm-dev/berm/internal/gen/agentv1"
 )
 
@@ -52,7 +53,7 @@ func (s *subscriber) offer(c chunk, closing <-chan struct{}) (taken, drop bool) 
 	default:
 	}
 	var late <-chan time.Time
-	if !s.owner {
+	if !s.owner && !defence.SlowFollowers.Off() {
 		timer := time.NewTimer(s.stall)
 		defer timer.Stop()
 		late = timer.C
@@ -157,7 +158,12 @@ func (f *follower) idle(held *bool) error {
 // data sends one chunk. A large one is worth a flush of its own.
 func (f *follower) data(c chunk) error {
 	large := c.whole != nil
-	err := f.send(dataEvent(c))
+	var err error
+	if large && f.gate.framed {
+		err = f.gate.output(c)
+	} else {
+		err = f.send(dataEvent(c))
+	}
 	f.process.buffers.release(c)
 	if err == nil && large && len(f.sub.chunks) == 0 {
 		f.gate.flush()

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/berm-dev/berm/internal/defence"
 	"github.com/berm-dev/berm/internal/gen/agentv1"
 )
 
@@ -55,6 +56,9 @@ func (t *table) finish(p *process) {
 func (t *table) prune() {
 	old := time.Now().Add(-keepEnds)
 	n := max(0, len(t.ended)-maxEnds)
+	if defence.EndsForgotten.Off() {
+		return
+	}
 	for n < len(t.ended) && t.ended[n].finished.Before(old) {
 		n++
 	}

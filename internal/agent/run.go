@@ -12,6 +12,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berm-dev/berm/internal/defence"
 )
 
 // selfProgram is the agent's own program, whatever it was started from.
@@ -41,15 +43,19 @@ func Run(ctx context.Context, control int) error {
 // children nothing but what they are given.
 func harden(control int) error {
 	// Before anything is read from the link.
-	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
-		return fmt.Errorf("become unreadable: %w", err)
+	if !defence.AgentNotDumpable.Off() {
+		if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
+			return fmt.Errorf("become unreadable: %w", err)
+		}
 	}
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("become the reaper of orphans: %w", err)
 	}
 	// 1, not 0: only 1 also keeps the kernel from running a core_pattern pipe.
-	if err := unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{Cur: 1, Max: 1}); err != nil {
-		return fmt.Errorf("turn off core files: %w", err)
+	if !defence.AgentCores.Off() {
+		if err := unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{Cur: 1, Max: 1}); err != nil {
+			return fmt.Errorf("turn off core files: %w", err)
+		}
 	}
 	if err := limitDescriptors(); err != nil {
 		return err
@@ -75,6 +81,9 @@ func limitDescriptors() error {
 	var limit syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
 		return fmt.Errorf("read the limit on descriptors: %w", err)
+	}
+	if defence.PayloadDescriptors.Off() {
+		return nil
 	}
 	limit.Max /= 2
 	limit.Cur = min(limit.Cur, limit.Max)
@@ -122,6 +131,9 @@ func unblockSignals(control int) error {
 // that the Go runtime itself uses stay.
 func closeInherited(control int) {
 	// Whatever follows, no child gets any.
+	if defence.AgentDescriptors.Off() {
+		return
+	}
 	_ = unix.CloseRange(3, 1<<31-1, unix.CLOSE_RANGE_CLOEXEC)
 	dir, err := os.Open("/proc/self/fd")
 	if err != nil {
@@ -156,6 +168,10 @@ func drainSignals() (settled <-chan struct{}, stop func()) {
 	taken, done := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(done)
+		if defence.AgentSignals.Off() {
+			close(taken)
+			return
+		}
 		signal.Notify(signals,
 			unix.SIGHUP, unix.SIGINT, unix.SIGTERM,
 			unix.SIGQUIT, unix.SIGILL, unix.SIGTRAP, unix.SIGABRT, unix.SIGSTKFLT, unix.SIGSYS,

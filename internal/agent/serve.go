@@ -14,6 +14,7 @@ import (
 
 	"github.com/berm-dev/berm/errdefs"
 	"github.com/berm-dev/berm/internal/boot"
+	"github.com/berm-dev/berm/internal/defence"
 	"github.com/berm-dev/berm/link/fdpass"
 )
 
@@ -104,6 +105,9 @@ func (a *Agent) serveStreams(ctx context.Context, guest *fdpass.GuestSide) error
 		serving.Go(func() { _ = servers[i].Serve(listener) })
 	}
 	err := guest.Wait()
+	if defence.AgentEndsWithLink.Off() {
+		select {}
+	}
 	// A killed tree lets the handlers go before their streams are cut.
 	a.Close()
 	for _, server := range servers {
@@ -116,11 +120,19 @@ func (a *Agent) serveStreams(ctx context.Context, guest *fdpass.GuestSide) error
 	return err
 }
 
+// maxHeader bounds a request's header, in bytes.
+func maxHeader() int {
+	if defence.AgentHeaderSize.Off() {
+		return 1 << 30
+	}
+	return 64 << 10
+}
+
 func newServer(handler http.Handler) *http.Server {
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)
 	return &http.Server{
-		Handler: handler, ReadHeaderTimeout: headerTimeout, MaxHeaderBytes: 64 << 10,
+		Handler: handler, ReadHeaderTimeout: headerTimeout, MaxHeaderBytes: maxHeader(),
 		Protocols: protocols, ErrorLog: log.New(io.Discard, "", 0),
 	}
 }

@@ -9,6 +9,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berm-dev/berm/internal/defence"
 )
 
 // program is one resolved command: what execve needs.
@@ -63,6 +65,18 @@ func newSpawner(tasks []*os.File, shim *shim) (*spawner, error) {
 // payloads' cgroups must not run anything else, and ends with the goroutine.
 func (s *spawner) serve(tasks []*os.File, joined chan<- error) {
 	runtime.LockOSThread()
+	if unix.Gettid() == os.Getpid() {
+		// A process counts as where its first thread is: the kernel would end the
+		// agent for memory that its payloads take. This thread waits, so that
+		// another one is found.
+		elsewhere := make(chan struct{})
+		go func() {
+			defer close(elsewhere)
+			s.serve(tasks, joined)
+		}()
+		<-elsewhere
+		return
+	}
 	defer close(s.done)
 	for _, file := range tasks {
 		if _, err := unix.Write(int(file.Fd()), []byte("0")); err != nil {
@@ -87,7 +101,7 @@ func (s *spawner) close() {
 // start runs the program with the three descriptors of stdio. The error is a
 // *startError.
 func (s *spawner) start(p program, in *start, stdio [3]int) (spawned, error) {
-	in.attr.Setsid = true
+	in.attr.Setsid = !defence.CommandSession.Off()
 	in.files = []uintptr{uintptr(stdio[0]), uintptr(stdio[1]), uintptr(stdio[2])}
 	if s.shim != nil {
 		return s.shim.start(s, p, in)

@@ -7,6 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berm-dev/berm/internal/boot"
+	"github.com/berm-dev/berm/internal/defence"
 )
 
 // tree is every process that descends from one command, however it
@@ -46,10 +47,10 @@ type start struct {
 
 // newTrees picks the strongest way that the boot message offers.
 func newTrees(config Config) (trees, error) {
-	if dir := config.namedFile(boot.CgroupDir); dir != nil {
+	if dir := config.namedFile(boot.CgroupDir); dir != nil && !defence.CommandCgroup.Off() {
 		return newCgroupTrees(dir)
 	}
-	if config.Boot.Mark || config.Boot.Shared {
+	if (config.Boot.Mark || config.Boot.Shared) && !defence.CommandMark.Off() {
 		return newMarkTrees(config.Boot.Shared, orphans{adopted: config.Reap}, config.Boot.MarkBase), nil
 	}
 	return sessionTrees{orphans: orphans{adopted: config.Reap}}, nil

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berm-dev/berm/internal/defence"
 )
 
 const (
@@ -186,6 +188,9 @@ func (t *cgroupTree) kill() error {
 		for _, pid := range pids {
 			fresh = fresh || !signalled[pid]
 			signalled[pid] = true
+			if defence.CommandHeadless.Off() {
+				continue
+			}
 			if err := t.killMember(pid); err != nil {
 				return err
 			}

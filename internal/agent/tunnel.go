@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berm-dev/berm/internal/defence"
 )
 
 // tunnelProtocol is the name of the upgrade.
@@ -74,7 +76,7 @@ func (ts *tunnels) begin(cancel context.CancelFunc) (*tunnel, int) {
 	if ts.closed {
 		return nil, http.StatusBadGateway
 	}
-	if len(ts.open) >= maxTunnels {
+	if len(ts.open) >= maxTunnels && !defence.TunnelCount.Off() {
 		return nil, http.StatusServiceUnavailable
 	}
 	if ts.open == nil {

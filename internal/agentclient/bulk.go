@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/berm-dev/berm/errdefs"
+	"github.com/berm-dev/berm/internal/defence"
 	"github.com/berm-dev/berm/link"
 )
 
@@ -61,18 +62,18 @@ func (c *Client) Open(ctx context.Context, p string, offset int64) (io.ReadClose
 
 // opened checks the answer to a download.
 func opened(op string, res *http.Response, offset int64, call *call) (io.ReadCloser, int64, error) {
-	if res.Header.Get("Content-Encoding") != "" || res.Uncompressed {
+	if (res.Header.Get("Content-Encoding") != "" || res.Uncompressed) && !defence.ClientCompression.Off() {
 		return nil, 0, broken(op, "compressed content")
 	}
 	switch {
 	case res.StatusCode == http.StatusOK && offset == 0:
-		if res.ContentLength < 0 {
+		if res.ContentLength < 0 && !defence.ClientLength.Off() {
 			return nil, 0, broken(op, "content without a length")
 		}
 		return &download{op: op, body: res.Body, call: call}, res.ContentLength, nil
 	case res.StatusCode == http.StatusPartialContent && offset > 0:
 		first, size, ok := contentRange(res.Header.Get("Content-Range"))
-		if !ok || first != offset || res.ContentLength != size-offset {
+		if (!ok || first != offset || res.ContentLength != size-offset) && !defence.ClientRange.Off() {
 			return nil, 0, broken(op, "range %q with %d bytes for offset %d", res.Header.Get("Content-Range"), res.ContentLength, offset)
 		}
 		return &download{op: op, body: res.Body, call: call}, size, nil

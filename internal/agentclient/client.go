@@ -21,6 +21,7 @@ import (
 	"connectrpc.com/connect/v2/connecthttp"
 
 	"github.com/berm-dev/berm/errdefs"
+	"github.com/berm-dev/berm/internal/defence"
 	"github.com/berm-dev/berm/internal/gen/agentv1/agentv1connect"
 	"github.com/berm-dev/berm/link"
 )
@@ -53,7 +54,12 @@ type Client struct {
 type roundTripper struct{ http.RoundTripper }
 
 // Do implements connecthttp.HTTPClient.
-func (r roundTripper) Do(req *http.Request) (*http.Response, error) { return r.RoundTrip(req) }
+func (r roundTripper) Do(req *http.Request) (*http.Response, error) {
+	if defence.ClientRedirects.Off() {
+		return (&http.Client{Transport: r}).Do(req)
+	}
+	return r.RoundTrip(req)
+}
 
 // New makes a client over a link, usually a link.Link.
 func New(rt http.RoundTripper) *Client {
@@ -69,6 +75,10 @@ func New(rt http.RoundTripper) *Client {
 }
 
 func transport(rt http.RoundTripper, host string) connect.Transport {
+	most := maxMessage
+	if defence.ClientMessageSize.Off() {
+		most = 1 << 30
+	}
 	limits := map[string][]connecthttp.Option{
 		agentv1connect.ProcessStartProcedure:      {connecthttp.WithReadMaxBytes(maxDataMessage)},
 		agentv1connect.FilesystemListDirProcedure: {connecthttp.WithReadMaxBytes(maxListMessage)},
@@ -76,15 +86,18 @@ func transport(rt http.RoundTripper, host string) connect.Transport {
 	return connecthttp.NewTransport(roundTripper{rt}, "http://"+host,
 		connecthttp.WithCodecs(&codec{}),
 		connecthttp.WithCompressors(),
-		connecthttp.WithReadMaxBytes(maxMessage),
+		connecthttp.WithReadMaxBytes(most),
 		connecthttp.WithConditionalOptions(func(spec connect.Spec) []connecthttp.Option {
+			if defence.ClientMessageSize.Off() {
+				return nil
+			}
 			return limits[spec.Procedure]
 		}))
 }
 
 // bounded gives a call a deadline if it has none.
 func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
-	if _, ok := ctx.Deadline(); ok {
+	if _, ok := ctx.Deadline(); ok || defence.ClientDeadline.Off() {
 		return ctx, func() {}
 	}
 	return context.WithTimeout(ctx, callTimeout)
@@ -101,9 +114,9 @@ func (quiet) Deadline() (time.Time, bool) { return time.Time{}, false }
 // cleanPath checks a path that is sent and gives its clean form.
 func cleanPath(op, p string) (string, error) {
 	switch {
-	case p == "" || p[0] != '/':
+	case (p == "" || p[0] != '/') && !defence.ClientPaths.Off():
 		return "", errdefs.New(errdefs.Invalid, op, "path is not absolute: "+clean(p))
-	case len(p) > maxPathBytes:
+	case len(p) > maxPathBytes && !defence.ClientPaths.Off():
 		return "", errdefs.New(errdefs.Invalid, op, "path is longer than 4096 bytes")
 	}
 	if err := checkText(op, "path", p); err != nil {

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/berm-dev/berm/internal/defence"
 	"github.com/berm-dev/berm/internal/gen/agentv1"
 )
 
@@ -23,7 +24,7 @@ const maxNesting = 16
 type codec struct{ connectproto.BinaryCodec }
 
 // UnmarshalRead implements connect.Codec.
-func (*codec) UnmarshalRead(_ context.Context, src io.Reader, msg any) error {
+func (*codec) UnmarshalRead(ctx context.Context, src io.Reader, msg any) error {
 	message, ok := msg.(proto.Message)
 	if !ok {
 		return connectproto.ErrNotProtoMessage
@@ -31,6 +32,9 @@ func (*codec) UnmarshalRead(_ context.Context, src io.Reader, msg any) error {
 	data, err := contents(src)
 	if err != nil {
 		return err
+	}
+	if start, ok := msg.(*agentv1.StartResponse); ok && takeOutput(ctx, src, data, start) {
+		return nil
 	}
 	switch msg.(type) {
 	case *agentv1.ListDirResponse:
@@ -97,7 +101,7 @@ func countFields(data []byte, limit int, number protowire.Number) (count int, er
 			return 0, errMalformed
 		}
 		if number == anyField || found == number {
-			if count++; count > limit {
+			if count++; count > limit && !defence.ClientListing.Off() {
 				return 0, fmt.Errorf("listing has more than %d entries or pairs of metadata", limit)
 			}
 		}

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/berm-dev/berm/errdefs"
+	"github.com/berm-dev/berm/internal/defence"
 	"github.com/berm-dev/berm/internal/gen/agentv1"
 )
 
@@ -53,7 +54,7 @@ func ownEntry(op, p string, info *agentv1.EntryInfo) (Entry, error) {
 		return followedEntry(op, p, info)
 	}
 	mode, ok := fileMode(lstat.GetMode())
-	if !ok {
+	if !ok && !defence.ClientFileMode.Off() {
 		return Entry{}, broken(op, "mode %#o", lstat.GetMode())
 	}
 	return newEntry(op, p, info, mode, lstat.GetSize(), lstat.GetModifiedTime())
@@ -81,7 +82,7 @@ func newEntry(op, p string, info *agentv1.EntryInfo, mode fs.FileMode, size int6
 	if info == nil {
 		return Entry{}, broken(op, "no entry in the answer")
 	}
-	if size < 0 {
+	if size < 0 && !defence.ClientFileSize.Off() {
 		return Entry{}, broken(op, "size %d", size)
 	}
 	e := Entry{
@@ -110,11 +111,11 @@ func listedEntries(op, dir string, infos []*agentv1.EntryInfo) ([]Entry, error) 
 	out := make([]Entry, 0, len(infos))
 	for _, info := range infos {
 		name := info.GetName()
-		if !isName(name) {
+		if !isName(name) && !defence.ClientFileName.Off() {
 			return nil, broken(op, "name %q", name)
 		}
 		full := path.Join(dir, name)
-		if info.GetPath() != full {
+		if info.GetPath() != full && !defence.ClientFilePath.Off() {
 			return nil, broken(op, "path %q in a listing of %q", info.GetPath(), dir)
 		}
 		e, err := ownEntry(op, full, info)

@@ -5,6 +5,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/berm-dev/berm/internal/defence"
 	"github.com/berm-dev/berm/internal/gen/agentv1"
 )
 
@@ -15,7 +16,8 @@ const (
 )
 
 // Event is one thing that a command's stream tells; exactly one of Started,
-// Stdout, Stderr and End is set. The slices belong to the receiver.
+// Stdout, Stderr and End is set. Stdout and Stderr are the receiver's until it
+// asks for the next event; Lingering is for good.
 type Event struct {
 	// Started is true for the first event of a command that runs; PID is set.
 	Started bool
@@ -57,6 +59,9 @@ type End struct {
 	OutputIncomplete bool
 	// Duration is from the start to the leader's end, as the agent says.
 	Duration time.Duration
+	// DiskLimit and ProcessLimit say that the command failed and that this limit
+	// was reached while it ran.
+	DiskLimit, ProcessLimit bool
 }
 
 // order checks the sequence of events: one start, data, one end; or nothing but
@@ -76,16 +81,16 @@ func (o *order) next(event *agentv1.ProcessEvent) (Event, bool, error) {
 		return Event{}, false, nil
 	case event.GetStart() != nil:
 		pid := event.GetStart().GetPid()
-		if o.started {
+		if o.started && !defence.ClientEventOrder.Off() {
 			return Event{}, false, broken("receive", "a second start event")
 		}
-		if pid == 0 || pid > math.MaxInt32 {
+		if (pid == 0 || pid > math.MaxInt32) && !defence.ClientPID.Off() {
 			return Event{}, false, broken("receive", "pid %d", pid)
 		}
 		o.started = true
 		return Event{Started: true, PID: pid}, true, nil
 	case event.GetData() != nil:
-		if !o.started {
+		if !o.started && !defence.ClientEventOrder.Off() {
 			return Event{}, false, broken("receive", "data before the start event")
 		}
 		return data(event.GetData())
@@ -117,7 +122,7 @@ func (o *order) end(event *agentv1.ProcessEvent_EndEvent) (*End, error) {
 	if err != nil {
 		return nil, err
 	}
-	if (reason < EndNotFound) != o.started {
+	if (reason < EndNotFound) != o.started && !defence.ClientEventOrder.Off() {
 		return nil, broken("receive", "end reason %d with started=%t", reason, o.started)
 	}
 	end := &End{
@@ -125,6 +130,8 @@ func (o *order) end(event *agentv1.ProcessEvent_EndEvent) (*End, error) {
 		ExitCode:         -1,
 		Signal:           syscall.Signal(event.GetSignal()),
 		OutputIncomplete: event.GetOutputIncomplete(),
+		DiskLimit:        event.GetDiskLimit(),
+		ProcessLimit:     event.GetProcessLimit(),
 	}
 	if reason >= EndNotFound {
 		end.Error = clean(event.GetError())
@@ -137,11 +144,11 @@ func (o *order) end(event *agentv1.ProcessEvent_EndEvent) (*End, error) {
 
 // numbers takes the event's numbers as far as they can be true.
 func (e *End) numbers(event *agentv1.ProcessEvent_EndEvent) error {
-	if event.GetSignal() < 0 || event.GetSignal() > maxSignal {
+	if (event.GetSignal() < 0 || event.GetSignal() > maxSignal) && !defence.ClientSignal.Off() {
 		return broken("receive", "signal %d", event.GetSignal())
 	}
 	if e.Reason == EndExited {
-		if event.GetExitCode() < 0 || event.GetExitCode() > math.MaxUint8 || event.GetSignal() != 0 {
+		if (event.GetExitCode() < 0 || event.GetExitCode() > math.MaxUint8 || event.GetSignal() != 0) && !defence.ClientExitCode.Off() {
 			return broken("receive", "exit code %d with signal %d", event.GetExitCode(), event.GetSignal())
 		}
 		e.ExitCode = int(event.GetExitCode())
@@ -149,15 +156,15 @@ func (e *End) numbers(event *agentv1.ProcessEvent_EndEvent) error {
 	if e.Reason == EndSignaled && event.GetReason() != agentv1.EndReason_END_REASON_UNSPECIFIED && event.GetSignal() == 0 {
 		return broken("receive", "a fatal signal without a number")
 	}
-	if event.GetDurationUs() > math.MaxInt64/uint64(time.Microsecond) {
+	if event.GetDurationUs() > math.MaxInt64/uint64(time.Microsecond) && !defence.ClientDuration.Off() {
 		return broken("receive", "duration of %d us", event.GetDurationUs())
 	}
 	e.Duration = time.Duration(event.GetDurationUs()) * time.Microsecond //nolint:gosec // checked
-	if len(event.GetLingering()) > maxLingering {
+	if len(event.GetLingering()) > maxLingering && !defence.ClientLingering.Off() {
 		return broken("receive", "%d lingering processes", len(event.GetLingering()))
 	}
 	for _, pid := range event.GetLingering() {
-		if pid == 0 || pid > math.MaxInt32 {
+		if (pid == 0 || pid > math.MaxInt32) && !defence.ClientLingering.Off() {
 			return broken("receive", "lingering pid %d", pid)
 		}
 		e.Lingering = append(e.Lingering, int(pid))

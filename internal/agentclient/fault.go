@@ -16,6 +16,7 @@ import (
 	"connectrpc.com/connect/v2"
 
 	"github.com/berm-dev/berm/errdefs"
+	"github.com/berm-dev/berm/internal/defence"
 )
 
 // maxErrorText bounds the agent's text in one error, in bytes.
@@ -143,6 +144,9 @@ func broken(op, format string, args ...any) error {
 // clean makes the agent's text fit for a terminal and a log: at most 4 KiB, and
 // what does not print is escaped.
 func clean(text string) string {
+	if defence.ClientText.Off() {
+		return text
+	}
 	var out strings.Builder
 	for len(text) > 0 {
 		r, size := utf8.DecodeRuneInString(text)

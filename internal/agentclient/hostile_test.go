@@ -129,12 +129,14 @@ func TestEndSurvivesAStreamThatDoesNotEnd(t *testing.T) {
 		_ = http.NewResponseController(w).Flush()
 		<-r.Context().Done()
 	}))
-	s, err := c.Start(t.Context(), agentclient.StartRequest{Args: []string{"x"}})
+	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Second)
+	defer cancel()
+	s, err := c.Start(ctx, agentclient.StartRequest{Args: []string{"x"}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, _, end := collect(t, s); end.Reason != agentclient.EndExited {
-		t.Errorf("%+v", end)
+	if _, _, end := collect(t, s); end.Reason != agentclient.EndExited || ctx.Err() != nil {
+		t.Errorf("%+v, %v", end, ctx.Err())
 	}
 }
 
@@ -281,4 +283,46 @@ type refusing struct{}
 
 func (refusing) RoundTrip(*http.Request) (*http.Response, error) {
 	return nil, errdefs.New(errdefs.Closed, "open stream")
+}
+
+func TestNoRedirectIsFollowed(t *testing.T) {
+	t.Parallel()
+	answer := unary(&agentv1.StatResponse{Entry: &agentv1.EntryInfo{Lstat: &agentv1.Lstat{Mode: 0o100644}}})
+	c := hostile(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/elsewhere" {
+			http.Redirect(w, r, "/elsewhere", http.StatusTemporaryRedirect)
+			return
+		}
+		answer.ServeHTTP(w, r)
+	}))
+	if e, err := c.Lstat(t.Context(), "/x"); err == nil {
+		t.Errorf("the answer from elsewhere was taken: %+v", e)
+	}
+}
+
+func TestProbeAnswersOnly(t *testing.T) {
+	t.Parallel()
+	good := func() *agentv1.ProbeResponse {
+		const none = "0000000000000000"
+		return &agentv1.ProbeResponse{
+			CapInheritable: none, CapPermitted: none, CapEffective: none, CapBounding: none, CapAmbient: none, SignalsIgnored: none,
+		}
+	}
+	if _, err := hostile(t, unary(good())).Probe(t.Context(), nil); err != nil {
+		t.Fatalf("the control: %v", err)
+	}
+	for name, spoil := range map[string]func(*agentv1.ProbeResponse){
+		"routes":    func(r *agentv1.ProbeResponse) { r.Routes = make([]string, 100) },
+		"sizes":     func(r *agentv1.ProbeResponse) { r.Sizes = []uint64{1} },
+		"writable":  func(r *agentv1.ProbeResponse) { r.Writable = []string{"/"} },
+		"connected": func(r *agentv1.ProbeResponse) { r.Connected = []string{"x"} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			answer := good()
+			spoil(answer)
+			_, err := hostile(t, unary(answer)).Probe(t.Context(), nil)
+			wantKind(t, err, errdefs.Protocol)
+		})
+	}
 }

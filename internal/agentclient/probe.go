@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/berm-dev/berm/internal/defence"
 	"github.com/berm-dev/berm/internal/gen/agentv1"
 )
 
@@ -32,11 +33,11 @@ func (c *Client) Probe(ctx context.Context, req *agentv1.ProbeRequest) (*agentv1
 		res.GetCapInheritable(), res.GetCapPermitted(), res.GetCapEffective(),
 		res.GetCapBounding(), res.GetCapAmbient(), res.GetSignalsIgnored(),
 	} {
-		if _, err := strconv.ParseUint(set, 16, 64); err != nil {
+		if _, err := strconv.ParseUint(set, 16, 64); err != nil && !defence.ClientProbeSets.Off() {
 			return nil, broken(op, "%q is no hexadecimal set", set)
 		}
 	}
-	if res.GetSeccompMode() > maxSeccompMode {
+	if res.GetSeccompMode() > maxSeccompMode && !defence.ClientProbeSets.Off() {
 		return nil, broken(op, "seccomp mode %d", res.GetSeccompMode())
 	}
 	if err := answersOnly(op, res, req); err != nil {
@@ -46,16 +47,25 @@ func (c *Client) Probe(ctx context.Context, req *agentv1.ProbeRequest) (*agentv1
 	for i, route := range res.GetRoutes() {
 		res.Routes[i] = clean(route)
 	}
+	for _, outcome := range res.GetOutcomes() {
+		outcome.Detail = clean(outcome.GetDetail())
+	}
 	return res, nil
 }
 
 // answersOnly refuses an answer to what was not asked.
 func answersOnly(op string, res *agentv1.ProbeResponse, req *agentv1.ProbeRequest) error {
+	if defence.ClientProbeAnswers.Off() {
+		return nil
+	}
 	if len(res.GetRoutes()) > maxRoutes {
 		return broken(op, "%d routes", len(res.GetRoutes()))
 	}
 	if len(res.GetSizes()) != len(req.GetSizePaths()) {
 		return broken(op, "%d sizes for %d paths", len(res.GetSizes()), len(req.GetSizePaths()))
+	}
+	if len(res.GetOutcomes()) != len(req.GetTrials()) {
+		return broken(op, "%d outcomes for %d trials", len(res.GetOutcomes()), len(req.GetTrials()))
 	}
 	if !among(res.GetWritable(), req.GetWritePaths()) {
 		return broken(op, "a writable path that was not asked for")

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/berm-dev/berm/errdefs"
+	"github.com/berm-dev/berm/internal/defence"
 	"github.com/berm-dev/berm/internal/gen/agentv1"
 	"github.com/berm-dev/berm/internal/gen/agentv1/agentv1connect"
 )
@@ -53,7 +54,7 @@ func (c *Client) Start(ctx context.Context, req StartRequest) (*Stream, error) {
 	if err != nil {
 		return nil, err
 	}
-	own, cancel := context.WithCancel(quiet{ctx})
+	own, cancel := context.WithCancel(context.WithValue(quiet{ctx}, loanKey{}, &loan{}))
 	stream, err := c.processes.Start(own, message)
 	if err != nil {
 		cancel()
@@ -150,9 +151,11 @@ func (s *Stream) cut(err error) error {
 // connection can be used again. How the command ended is known by then, and a
 // link that goes away now does not change that.
 func (s *Stream) finish() error {
-	timer := time.AfterFunc(endGrace, s.cancel)
-	defer timer.Stop()
-	if _, err := s.stream.Receive(); err == nil {
+	if !defence.ClientEndGrace.Off() {
+		timer := time.AfterFunc(endGrace, s.cancel)
+		defer timer.Stop()
+	}
+	if _, err := s.stream.Receive(); err == nil && !defence.ClientOneEnd.Off() {
 		return broken("receive", "an event after the end event")
 	}
 	return nil

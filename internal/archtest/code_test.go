@@ -74,6 +74,7 @@ var makers = []string{
 var stateful = map[string]string{
 	"cmd/berm/version":                     "the linker sets it (-X), which takes a variable",
 	"internal/agent/execmode/first/status": "starts a marked command before heavy packages are initialised",
+	"internal/defence/off":                 "the linker sets it (-X), in builds with the tag berm_mutants only",
 	"internal/agent/execmode/first/ran":    "starts a marked command before heavy packages are initialised",
 }
 

@@ -43,6 +43,9 @@ type Config struct {
 	// Probe, when not nil, is the host's first probe request: the agent begins it
 	// at once, and has the answer, or is about to, when it is asked for.
 	Probe *Probe `json:"probe,omitempty"`
+	// SizedPaths are directories on file systems of the sandbox's own whose size is
+	// its disk limit: the agent says when a command has filled one.
+	SizedPaths []string `json:"sizedPaths,omitempty"`
 	// Files names the descriptors: CgroupDir, TasksPrefix + anything.
 	Files []string `json:"files,omitempty"`
 }

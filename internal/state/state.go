@@ -17,8 +17,9 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
+
+	"github.com/berm-dev/berm/internal/defence"
 )
 
 const (
@@ -73,12 +74,13 @@ func private(dir string) error {
 	if err != nil {
 		return fmt.Errorf("state directory: %w", err)
 	}
-	stat, ok := info.Sys().(*syscall.Stat_t)
+	uid, ok := ownerOf(info)
 	switch {
+	case defence.StatePrivate.Off():
 	case !info.IsDir():
 		return fmt.Errorf("state directory %s is not a directory", dir)
-	case ok && int(stat.Uid) != os.Geteuid():
-		return fmt.Errorf("state directory %s belongs to uid %d", dir, stat.Uid)
+	case ok && uid != os.Geteuid():
+		return fmt.Errorf("state directory %s belongs to uid %d", dir, uid)
 	case info.Mode().Perm()&0o077 != 0:
 		return fmt.Errorf("state directory %s has mode %04o; it must be 0700", dir, info.Mode().Perm())
 	}
@@ -115,16 +117,12 @@ func (d *Dir) Claim() (*Owner, error) {
 // sweep that saw the new file unlocked may have done that.
 func (d *Dir) lockOwner(instance string, flags int) (*os.File, error) {
 	path := filepath.Join(d.path, ownersDir, instance+lockSuffix)
-	file, err := os.OpenFile(path, os.O_RDWR|syscall.O_CLOEXEC|syscall.O_NOFOLLOW|flags, 0o600)
+	file, err := openNoFollow(path, flags)
 	if err != nil {
 		return nil, err
 	}
-	if err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		closeErr := file.Close()
-		if errors.Is(err, syscall.EWOULDBLOCK) {
-			return nil, closeErr
-		}
-		return nil, errors.Join(err, closeErr)
+	if locked, err := tryLock(file); !locked && !defence.StateLock.Off() {
+		return nil, errors.Join(err, file.Close())
 	}
 	held, heldErr := file.Stat()
 	named, namedErr := os.Stat(path)
@@ -172,7 +170,7 @@ func (o *Owner) Forget(id string) error { return removeFile(o.dir.intentPath(id)
 func (o *Owner) Close() error {
 	intents, err := o.dir.intents()
 	ours := func(in intent) bool { return in.Owner == o.instance }
-	if err == nil && !slices.ContainsFunc(intents, ours) {
+	if err == nil && (!slices.ContainsFunc(intents, ours) || defence.StateUnswept.Off()) {
 		err = removeFile(o.lock.Name())
 	}
 	return errors.Join(err, o.lock.Close())
@@ -291,6 +289,9 @@ func (o *Orphans) Release(swept bool) error {
 // removeDrafts removes the records that the owner was writing when it died.
 // Nothing was made for them yet.
 func (o *Orphans) removeDrafts() error {
+	if defence.StateDrafts.Off() {
+		return nil
+	}
 	dir := filepath.Join(o.dir.path, sandboxesDir)
 	entries, err := os.ReadDir(dir)
 	errs := []error{err}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/berm-dev/berm/errdefs"
+	"github.com/berm-dev/berm/internal/defence"
 )
 
 // errAbandoned ends an upload whose request is over. It is never seen outside.
@@ -188,7 +189,7 @@ func (u upgraded) Read(p []byte) (int, error) {
 
 // upgrade hands the stream to the caller. The slot goes with it.
 func (r *request) upgrade(req *http.Request, resp *http.Response) (*http.Response, error) {
-	if r.upload != nil || req.Header.Get("Upgrade") == "" {
+	if (r.upload != nil || req.Header.Get("Upgrade") == "") && !defence.LinkUnaskedUpgrade.Off() {
 		r.finish(false)
 		return nil, protocolError(opRoundTrip, "the agent switched protocols without being asked")
 	}

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berm-dev/berm/errdefs"
+	"github.com/berm-dev/berm/internal/defence"
 )
 
 // Accept waits for a stream that the inside opened on the listener that it
@@ -156,6 +157,9 @@ func (e *egress) stop() error {
 // blocking, and closing a descriptor does not wake a thread that waits in
 // accept; shutting the socket down does.
 func (e *egress) wake() error {
+	if defence.LinkListenerWoken.Off() {
+		return nil
+	}
 	holder, ok := e.listener.(syscall.Conn)
 	if !ok {
 		return nil

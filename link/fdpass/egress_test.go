@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -269,8 +270,24 @@ func TestAcceptOnBlockingSocket(t *testing.T) {
 	if _, err := l.Accept(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	// The link's goroutine is in accept, or about to be. openHostile measures
-	// Close.
+	awaitBlocked(t, unix.SYS_ACCEPT4)
+	// The link's goroutine is in accept. openHostile measures Close.
+}
+
+// awaitBlocked waits until a thread of this process is in a system call, as no
+// thread is by accident in one that Go only makes when it has to wait for nothing.
+func awaitBlocked(t *testing.T, number int) {
+	t.Helper()
+	prefix := fmt.Sprint(number, " ")
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
+		tasks, _ := filepath.Glob("/proc/self/task/*/syscall")
+		for _, task := range tasks {
+			if text, err := os.ReadFile(task); err == nil && strings.HasPrefix(string(text), prefix) {
+				return
+			}
+		}
+	}
+	t.Error("nobody is in the call")
 }
 
 // TestShutListener: an inside that shuts its listener down ends the link.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/berm-dev/berm/errdefs"
 	"github.com/berm-dev/berm/internal/boot"
+	"github.com/berm-dev/berm/internal/defence"
 )
 
 // helloTimeout bounds how long the hello waits for room; a fresh socket has it.
@@ -177,8 +178,8 @@ func (g *GuestSide) receiveStream() error {
 	return nil
 }
 
-// queueLimit bounds the streams of a plane that nobody has accepted; it is more
-// than a host sends by default before it has answers.
+// queueLimit bounds the streams of a plane that nobody has accepted; it is all
+// that a host sends by default before it has answers.
 const queueLimit = 1024
 
 // planeListener gives a plane's streams to an http.Server.
@@ -208,9 +209,22 @@ func (p *planeListener) push(conn net.Conn) {
 		case p.queue <- conn:
 			return
 		default:
+			if defence.LinkGuestQueue.Off() {
+				go p.wait(conn)
+				return
+			}
 		}
 	}
 	_ = conn.Close()
+}
+
+// wait is push without a bound.
+func (p *planeListener) wait(conn net.Conn) {
+	select {
+	case p.queue <- conn:
+	case <-p.done:
+		_ = conn.Close()
+	}
 }
 
 // Accept waits for the plane's next stream.

@@ -173,6 +173,8 @@ func TestGuestRefusesPackets(t *testing.T) {
 			side, h := openByHand(t)
 			p := plant(t)
 			c.do(t, h, int(p.w.Fd()))
+			// What is taken for good ends here too, in another way.
+			_ = h.conn.CloseWrite()
 			if err := side.Wait(); !errors.Is(err, errdefs.Protocol) {
 				t.Errorf("Wait: %v", err)
 			}

@@ -11,13 +11,14 @@ import (
 
 	"github.com/berm-dev/berm/errdefs"
 	"github.com/berm-dev/berm/internal/boot"
+	"github.com/berm-dev/berm/internal/defence"
 	"github.com/berm-dev/berm/link"
 )
 
 // Options tunes the host's side. The zero value is good.
 type Options struct {
 	// MaxStreams bounds the streams in use on each plane; a request beyond it
-	// waits for as long as its context allows. 0 is 512.
+	// waits for as long as its context allows. 0 is 1024.
 	MaxStreams int
 	// SendTimeout bounds how long one new stream may wait for a guest that does
 	// not take it, where the request's own deadline is later. 0 is 10 s.
@@ -25,7 +26,7 @@ type Options struct {
 }
 
 const (
-	defaultMaxStreams  = 512
+	defaultMaxStreams  = 1024
 	defaultSendTimeout = 10 * time.Second
 )
 
@@ -68,7 +69,7 @@ var _ link.Link = (*Link)(nil)
 // already, Exhausted.
 func New(control *os.File, bootPayload []byte, files []*os.File, opts Options) (*Link, error) {
 	defer control.Close()
-	if len(bootPayload) > boot.MaxBytes || len(files) > maxFiles {
+	if (len(bootPayload) > boot.MaxBytes || len(files) > maxFiles) && !defence.LinkBootSize.Off() {
 		return nil, errdefs.New(errdefs.Invalid, "open link", "the boot packet is too large")
 	}
 	if opts.MaxStreams < 0 || opts.SendTimeout < 0 {
@@ -192,7 +193,11 @@ func (l *Link) listen() error {
 	close(l.ready)
 	// A plain read has no room for descriptors: the kernel drops what is sent.
 	var one [1]byte
-	if _, err := l.control.Read(one[:]); err != nil {
+	_, err = l.control.Read(one[:])
+	for err == nil && defence.LinkNothingAfterHello.Off() {
+		_, err = l.control.Read(one[:])
+	}
+	if err != nil {
 		return lostError(op, err)
 	}
 	return protocolError(op, "the guest sent a packet after its hello")

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berm-dev/berm/internal/boot"
+	"github.com/berm-dev/berm/internal/defence"
 )
 
 // The first byte of each packet says what it is.
@@ -36,6 +37,9 @@ type packet struct {
 // drop closes the packet's descriptors.
 func (p *packet) drop() {
 	for _, fd := range p.fds {
+		if defence.LinkDescriptorsClosed.Off() {
+			break
+		}
 		// The descriptor is unwanted; there is nothing to do about a failure.
 		_ = unix.Close(fd)
 	}
@@ -105,6 +109,7 @@ func encode(tag byte, payload []byte, fds ...int) (data, oob []byte) {
 // bootPayload checks a boot packet.
 func (p *packet) bootPayload() ([]byte, error) {
 	switch {
+	case defence.LinkBootPacket.Off() && len(p.data) > 0:
 	case p.short || len(p.data) > 1+boot.MaxBytes:
 		return nil, protocolError("read boot packet", "more than %d bytes", boot.MaxBytes)
 	case p.starved || len(p.fds) > maxFiles:
@@ -118,9 +123,9 @@ func (p *packet) bootPayload() ([]byte, error) {
 // helloListener checks a hello and gives its descriptor, or -1.
 func (p *packet) helloListener() (int, error) {
 	switch {
-	case p.short || len(p.data) != 1 || p.data[0] != tagHello:
+	case (p.short || len(p.data) != 1 || p.data[0] != tagHello) && !defence.LinkHello.Off():
 		return -1, protocolError("read hello", "the first packet is not a hello")
-	case p.starved || len(p.fds) > 1:
+	case (p.starved || len(p.fds) > 1) && !defence.LinkHelloDescriptors.Off():
 		return -1, protocolError("read hello", "more than one descriptor")
 	case len(p.fds) == 0:
 		return -1, nil
@@ -132,13 +137,14 @@ func (p *packet) helloListener() (int, error) {
 // its descriptor. A descriptor of -1 means that this process could not open
 // one more; the stream is then refused, the packet itself was in order.
 func (p *packet) stream() (tag byte, fd int, err error) {
-	if p.short || len(p.data) != 1 || (p.data[0] != tagData && p.data[0] != tagControl) {
+	known := len(p.data) == 1 && !p.short && (p.data[0] == tagData || p.data[0] == tagControl)
+	if !known && (!defence.LinkStreamPacket.Off() || len(p.data) == 0) {
 		return 0, -1, protocolError("read stream packet", "neither a data nor a control stream")
 	}
 	switch {
 	case len(p.fds) == 0 && p.starved:
 		return p.data[0], -1, nil
-	case len(p.fds) != 1 || p.starved:
+	case (len(p.fds) != 1 || p.starved) && (!defence.LinkStreamDescriptors.Off() || len(p.fds) == 0):
 		return 0, -1, protocolError("read stream packet", "not exactly one descriptor")
 	}
 	return p.data[0], p.fds[0], nil

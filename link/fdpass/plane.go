@@ -3,6 +3,8 @@ package fdpass
 import (
 	"context"
 	"time"
+
+	"github.com/berm-dev/berm/internal/defence"
 )
 
 const (
@@ -27,6 +29,9 @@ type plane struct {
 }
 
 func newPlane(l *Link, tag byte, streams int) *plane {
+	if defence.LinkStreamCount.Off() {
+		streams = 1 << 16
+	}
 	return &plane{link: l, tag: tag, slots: make(chan struct{}, streams)}
 }
 
@@ -38,7 +43,7 @@ func (p *plane) take(ctx context.Context) (s *stream, reused bool, err error) {
 			s, err = p.link.dial(ctx, p.tag)
 			return s, false, err
 		}
-		if s.silent() {
+		if s.silent() || defence.LinkUnaskedAnswer.Off() {
 			return s, true, nil
 		}
 		_ = s.Close()
@@ -61,7 +66,7 @@ func (p *plane) pop() *stream {
 // put keeps a stream for the next request.
 func (p *plane) put(s *stream) {
 	p.link.mu.Lock()
-	keep := !p.link.ended && len(p.idle) < idlePerPlane
+	keep := !p.link.ended && (len(p.idle) < idlePerPlane || defence.LinkIdleStreams.Off())
 	if keep {
 		s.idleSince = time.Now()
 		s.upload = nil

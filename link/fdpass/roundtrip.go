@@ -9,8 +9,10 @@ import (
 	"net/http/httptrace"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/berm-dev/berm/errdefs"
+	"github.com/berm-dev/berm/internal/defence"
 	"github.com/berm-dev/berm/link"
 )
 
@@ -73,7 +75,7 @@ func (l *Link) RoundTrip(req *http.Request) (*http.Response, error) {
 		return r.upgrade(req, resp)
 	case resp.Body == http.NoBody:
 		r.finish(r.keep)
-	case resp.ContentLength < 0 && len(resp.TransferEncoding) == 0:
+	case resp.ContentLength < 0 && len(resp.TransferEncoding) == 0 && !defence.LinkBodyLength.Off():
 		// Such a body ends with its stream, as a lost one does.
 		r.finish(false)
 		return nil, protocolError(opRoundTrip, "the agent answered with a body of no stated length")
@@ -138,6 +140,9 @@ func (r *request) watch() {
 	r.cancelled = make(chan struct{})
 	r.disarm = context.AfterFunc(r.parent, func() {
 		defer close(r.cancelled)
+		if defence.LinkDeadline.Off() {
+			<-time.After(4 * time.Second)
+		}
 		_ = r.stream.Close()
 	})
 }
@@ -151,8 +156,11 @@ func (r *request) exchange(req *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	r.stream.room = maxHeaderBytes
+	if defence.LinkHeaderSize.Off() {
+		r.stream.room = 64 << 20
+	}
 	defer func() { r.stream.room = unlimited }()
-	for range maxInformational {
+	for n := 0; n < maxInformational || defence.LinkInformational.Off(); n++ {
 		resp, err := http.ReadResponse(r.stream.buffered, req)
 		if err != nil {
 			return nil, err
@@ -204,7 +212,7 @@ func (r *request) finish(keep bool) {
 		if keep && r.upload != nil {
 			keep = r.upload.sent()
 		}
-		if keep && r.stream.buffered.Buffered() == 0 {
+		if keep && (r.stream.buffered.Buffered() == 0 || defence.LinkUnaskedAnswer.Off()) {
 			r.plane.put(r.stream)
 		} else {
 			_ = r.stream.Close()

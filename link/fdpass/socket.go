@@ -7,6 +7,8 @@ import (
 	"os"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berm-dev/berm/internal/defence"
 )
 
 // openConn turns a descriptor into a connection that the runtime polls, and
@@ -86,6 +88,9 @@ func checkOptions(fd int, wanted ...option) error {
 
 // checkControl tells whether fd is a connected control socket.
 func checkControl(fd int) error {
+	if defence.LinkControlSocket.Off() {
+		return nil
+	}
 	return checkOptions(fd,
 		option{"domain", unix.SO_DOMAIN, unix.AF_UNIX},
 		option{"type", unix.SO_TYPE, unix.SOCK_SEQPACKET},
@@ -94,6 +99,9 @@ func checkControl(fd int) error {
 
 // checkStream tells whether fd is one end of a connected unix stream.
 func checkStream(fd int) error {
+	if defence.LinkStreamSocket.Off() {
+		return nil
+	}
 	err := checkOptions(fd,
 		option{"domain", unix.SO_DOMAIN, unix.AF_UNIX},
 		option{"type", unix.SO_TYPE, unix.SOCK_STREAM},
@@ -110,6 +118,9 @@ func checkStream(fd int) error {
 // checkListener tells whether fd is a listening stream socket that only the
 // same machine can reach: TCP on loopback, or unix.
 func checkListener(fd int) error {
+	if defence.LinkListener.Off() {
+		return nil
+	}
 	err := checkOptions(fd,
 		option{"type", unix.SO_TYPE, unix.SOCK_STREAM},
 		option{"listening state", unix.SO_ACCEPTCONN, 1})

@@ -2,6 +2,7 @@ package cgroup_test
 
 import (
 	"context"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -27,12 +28,15 @@ func real(t *testing.T) *cgroup.Manager {
 func leftovers(t *testing.T, id string) []string {
 	t.Helper()
 	var out []string
-	for _, pattern := range []string{"/sys/fs/cgroup/berm/berm-", "/sys/fs/cgroup/*/berm/berm-"} {
-		found, err := filepath.Glob(pattern + id)
-		if err != nil {
-			t.Fatal(err)
+	err := filepath.WalkDir("/sys/fs/cgroup", func(path string, e fs.DirEntry, err error) error {
+		// Other tests' cgroups come and go.
+		if err == nil && e.IsDir() && e.Name() == "berm-"+id {
+			out = append(out, path)
 		}
-		out = append(out, found...)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
 	return out
 }
@@ -57,11 +61,13 @@ func TestGroupHoldsLimitsAndLeavesNothing(t *testing.T) {
 	for _, file := range g.Tasks() {
 		tasks = append(tasks, file.Name())
 	}
+	place := g.Start()
 	if len(tasks) == 0 {
-		t.Skip("limits are in the unified hierarchy; the sandbox tests cover that")
+		// The unified hierarchy keeps the limits: commands are born below them.
+		place = g.Payload()
 	}
 	cmd.Env = append(os.Environ(), "TASKS="+strings.Join(tasks, " "))
-	cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(g.Start().Fd())}
+	cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(place.Fd())}
 	_ = cmd.Run() // its status is not the point
 	kills, refusals, err := g.Counters()
 	if err != nil || kills == 0 || refusals == 0 {
@@ -149,5 +155,72 @@ func TestNothingMountedIsSaid(t *testing.T) {
 	}
 	if err := g.Remove(t.Context()); err != nil {
 		t.Error(err)
+	}
+}
+
+func TestLimitsAreWritten(t *testing.T) {
+	t.Parallel()
+	m := real(t)
+	const id = "cgrouptest0000000003"
+	g, err := m.New(id, os.Geteuid(), os.Getegid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := g.Remove(context.Background()); err != nil {
+			t.Error(err)
+		}
+	}()
+	if err := g.Limit(cgroup.Limits{MemoryBytes: 32 << 20, Processes: 4, CPUs: 0.5}); err != nil {
+		t.Fatal(err)
+	}
+	read := func(file string) string {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Error(err)
+		}
+		return strings.TrimSpace(string(text))
+	}
+	payload := g.Payload().Name()
+	if depth, below := read(filepath.Join(payload, "cgroup.max.depth")), read(filepath.Join(payload, "cgroup.max.descendants")); depth == "max" || below == "max" {
+		t.Errorf("below the payloads' cgroup there may be %s levels and %s cgroups", depth, below)
+	}
+	quota, want := filepath.Join(payload, "cpu.max"), "50000 100000"
+	if tasks := g.Tasks()["cpu"]; tasks != nil {
+		quota, want = filepath.Join(filepath.Dir(tasks.Name()), "cpu.cfs_quota_us"), "50000"
+	}
+	if m.Support().CPUs {
+		if got := read(quota); got != want {
+			t.Errorf("the quota is %q, want %q", got, want)
+		}
+	}
+}
+
+// TestSweepEndsAndRemoves: what a killed host program left ends and goes.
+func TestSweepEndsAndRemoves(t *testing.T) {
+	t.Parallel()
+	m := real(t)
+	const id = "cgrouptest0000000004"
+	g, err := m.New(id, os.Geteuid(), os.Getegid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("sleep", "60")
+	cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(g.Start().Fd())}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		_ = g.Remove(context.Background())
+	}()
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
+	defer cancel()
+	if err := cgroup.Open(cgroup.Host{}).Sweep(ctx, id); err != nil {
+		t.Errorf("sweep: %v", err)
+	}
+	if left := leftovers(t, id); len(left) > 0 {
+		t.Errorf("left: %v", left)
 	}
 }

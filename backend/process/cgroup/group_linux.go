@@ -13,6 +13,8 @@ import (
 	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berm-dev/berm/internal/defence"
 )
 
 // idPattern is what a sandbox's id must look like to become part of a path.
@@ -51,7 +53,7 @@ type Group struct {
 // and gid's. On a host without cgroups the Group is empty, and all of its methods
 // do nothing. On an error nothing is left.
 func (m *Manager) New(id string, uid, gid int) (*Group, error) {
-	if !idPattern.MatchString(id) {
+	if !idPattern.MatchString(id) && !defence.CgroupNames.Off() {
 		return nil, fmt.Errorf("cgroup: %q is not a sandbox id", id)
 	}
 	g := &Group{manager: m, name: "berm-" + id, uid: uid, gid: gid, tasks: map[string]*os.File{}}
@@ -95,6 +97,9 @@ func (g *Group) makePayload() error {
 	}
 	g.dirs = append(g.dirs, payload)
 	for file, value := range map[string]int{"cgroup.max.descendants": maxDescendants, "cgroup.max.depth": maxDepth} {
+		if defence.CgroupBelow.Off() {
+			break
+		}
 		if err := write(payload, file, strconv.Itoa(value)); err != nil {
 			return err
 		}

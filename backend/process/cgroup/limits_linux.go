@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+
+	"github.com/berm-dev/berm/internal/defence"
 )
 
 // Limits of one sandbox's payloads. A zero is no limit.
@@ -36,6 +38,7 @@ func quota(cpus float64) int64 {
 // limitLegacy writes one controller's limit in a version 1 cgroup.
 func limitLegacy(dir, controller string, l Limits) error {
 	switch {
+	case off(controller):
 	case controller == "memory" && l.MemoryBytes > 0:
 		value := strconv.FormatInt(l.MemoryBytes, 10)
 		if err := write(dir, "memory.limit_in_bytes", value); err != nil {
@@ -56,6 +59,7 @@ func limitLegacy(dir, controller string, l Limits) error {
 // limitUnified writes one controller's limit in a version 2 cgroup.
 func limitUnified(dir, controller string, l Limits) error {
 	switch {
+	case off(controller):
 	case controller == "memory" && l.MemoryBytes > 0:
 		if err := write(dir, "memory.max", strconv.FormatInt(l.MemoryBytes, 10)); err != nil {
 			return err
@@ -67,6 +71,12 @@ func limitUnified(dir, controller string, l Limits) error {
 		return write(dir, "cpu.max", fmt.Sprintf("%d %d", quota(l.CPUs), period))
 	}
 	return nil
+}
+
+// off reports whether a controller's limit was left out of this build.
+func off(controller string) bool {
+	return controller == "memory" && defence.CgroupMemory.Off() ||
+		controller == "pids" && defence.CgroupProcesses.Off() || controller == "cpu" && defence.CgroupCPU.Off()
 }
 
 // optional forgives a file that this kernel does not have.

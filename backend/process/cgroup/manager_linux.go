@@ -146,67 +146,114 @@ func hierarchies(name string) ([]hierarchy, error) {
 	return parseMounts(file)
 }
 
-// openUnified looks for a place in the version 2 tree: the root of the mount
-// for root, else the nearest of the caller's own cgroup and those above it that
-// was delegated to the caller.
+// openUnified looks for a place in the version 2 tree: below the root of the mount
+// for root, and below the caller's own cgroup and those above it as far as they
+// were delegated to the caller. It takes the first that gives its children all
+// controllers that there are: a cgroup that holds other processes, as a login's or
+// a service's does, gives none, but one above it can. If none gives all, it takes
+// the first of those that give most.
 func (m *Manager) openUnified(h hierarchy, host Host) {
 	m.nsDelegate = h.nsDelegate
+	var reasons []string
+	for _, base := range bases(host) {
+		tree, unified, reason := tryUnified(filepath.Join(h.root, base))
+		if reason != "" {
+			reasons = append(reasons, reason)
+			continue
+		}
+		if m.tree == "" || len(unified) > len(m.unified) {
+			m.leave()
+			m.tree, m.unified = tree, unified
+		} else if tree != m.tree {
+			_ = os.Remove(tree)
+		}
+		if len(m.unified) == len(offered(h.root)) {
+			break
+		}
+	}
+	switch {
+	case m.tree != "":
+		m.saw("cgroup v2 at %s with %s", m.tree, listed(m.unified))
+	case len(reasons) > 0:
+		m.miss("%s", reasons[0])
+	default:
+		m.miss("cgroup v2: the caller's own cgroup is not visible")
+	}
+}
+
+// leave removes the parent that a better one replaces, if nobody uses it.
+func (m *Manager) leave() {
+	if m.tree != "" {
+		_ = os.Remove(m.tree)
+	}
+}
+
+// bases are the cgroups that a place is looked for in, best first.
+func bases(host Host) []string {
 	if host.Own == "" {
 		host.Own = "/proc/self/cgroup"
 	}
-	own := ""
-	if data, err := os.ReadFile(host.Own); err == nil {
-		own = parseOwn(string(data))
-	}
-	var bases []string
-	if own != "" && !strings.HasPrefix(own, "/..") {
-		bases = ancestors(own)
-	}
+	var out []string
 	if os.Geteuid() == 0 {
-		bases = append([]string{"/"}, bases...)
+		out = append(out, "/")
 	}
-	var reasons []string
-	for _, base := range bases {
-		reason := m.tryUnified(filepath.Join(h.root, base))
-		if reason == "" {
-			m.saw("cgroup v2 at %s with %s", m.tree, listed(m.unified))
-			return
+	data, err := os.ReadFile(host.Own)
+	if err != nil {
+		return out
+	}
+	own := parseOwn(string(data))
+	if own == "" || strings.HasPrefix(own, "/..") {
+		return out
+	}
+	for _, base := range ancestors(own) {
+		if !slices.Contains(out, base) {
+			out = append(out, base)
 		}
-		reasons = append(reasons, reason)
 	}
-	if len(reasons) == 0 {
-		reasons = []string{"cgroup v2: the caller's own cgroup is not visible"}
+	return out
+}
+
+// offered are the controllers that the unified hierarchy has for berm.
+func offered(root string) []string {
+	var out []string
+	for _, controller := range controllerNames {
+		if listedIn(filepath.Join(root, "cgroup.controllers"), controller) {
+			out = append(out, controller)
+		}
 	}
-	m.miss("%s", reasons[0])
+	return out
 }
 
 // tryUnified makes berm's parent below base and proves that a cgroup can be made
-// there, has cgroup.kill, and can be entered.
-func (m *Manager) tryUnified(base string) (reason string) {
+// there, has cgroup.kill, and can be entered. With a reason nothing is left.
+func tryUnified(base string) (tree string, unified []string, reason string) {
 	if err := unix.Access(filepath.Join(base, "cgroup.procs"), unix.W_OK); err != nil {
-		return fmt.Sprintf("cgroup v2: %s is not delegated to this user: %v", base, err)
+		return "", nil, fmt.Sprintf("cgroup v2: %s is not delegated to this user: %v", base, err)
 	}
-	tree := filepath.Join(base, parentName)
+	tree = filepath.Join(base, parentName)
 	if err := os.Mkdir(tree, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
-		return fmt.Sprintf("cgroup v2: %s cannot be made: %v", tree, plain(err))
+		return "", nil, fmt.Sprintf("cgroup v2: %s cannot be made: %v", tree, plain(err))
 	}
-	unified := enable(base, tree)
+	defer func() {
+		if reason != "" {
+			_ = os.Remove(tree)
+		}
+	}()
+	unified = enable(base, tree)
 	trial, err := newTrial(tree)
 	if err != nil {
-		_ = os.Remove(tree)
-		return fmt.Sprintf("cgroup v2: no cgroup can be made in %s: %v", tree, plain(err))
+		return "", nil, fmt.Sprintf("cgroup v2: no cgroup can be made in %s: %v", tree, plain(err))
 	}
 	defer trial.close()
 	if _, err := os.Stat(filepath.Join(trial.dir, "cgroup.kill")); err != nil {
-		return "cgroup v2: this kernel has no cgroup.kill (needs 5.14)"
+		return "", nil, "cgroup v2: this kernel has no cgroup.kill (needs 5.14)"
 	}
 	for _, file := range []string{"cgroup.procs", "cgroup.kill", "cgroup.subtree_control"} {
 		if err := unix.Access(filepath.Join(trial.dir, file), unix.W_OK); err != nil {
-			return fmt.Sprintf("cgroup v2: %s of a new cgroup is not writable: %v", file, err)
+			return "", nil, fmt.Sprintf("cgroup v2: %s of a new cgroup is not writable: %v", file, err)
 		}
 	}
-	m.tree, m.unified = tree, unified
-	return ""
+	return tree, unified, ""
 }
 
 // enable turns on berm's controllers for the children of tree, where base has

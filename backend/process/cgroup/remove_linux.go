@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berm-dev/berm/internal/defence"
 )
 
 // retryEvery is how long to wait for dying processes to leave a cgroup.
@@ -89,7 +91,7 @@ func removeBelow(dir *os.File, depth int) error {
 // Sweep ends whatever is left in the cgroups of a sandbox whose host process is
 // gone, and removes them. A sandbox of which nothing is left is no error.
 func (m *Manager) Sweep(ctx context.Context, id string) error {
-	if !idPattern.MatchString(id) {
+	if !idPattern.MatchString(id) && !defence.CgroupNames.Off() {
 		return fmt.Errorf("cgroup: %q is not a sandbox id", id)
 	}
 	var faults []error
@@ -101,9 +103,14 @@ func (m *Manager) Sweep(ctx context.Context, id string) error {
 		if parent == m.tree {
 			// A frozen process takes its SIGKILL only when it is thawed.
 			_ = write(dir, "cgroup.freeze", "0")
-			faults = append(faults, optional(write(dir, "cgroup.kill", "1")))
+			if !defence.CgroupSweepKill.Off() {
+				faults = append(faults, optional(write(dir, "cgroup.kill", "1")))
+			}
 		} else {
 			faults = append(faults, killListed(dir))
+		}
+		if defence.CgroupSweep.Off() {
+			continue
 		}
 		faults = append(faults, removeTree(ctx, dir))
 	}

@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berm-dev/berm/internal/defence"
 )
 
 // trialPrefix begins the names of cgroups that Open makes to see what works.
@@ -74,7 +76,7 @@ func sweepTrials(parent string) {
 		return
 	}
 	for _, entry := range entries {
-		if !strings.HasPrefix(entry.Name(), trialPrefix) {
+		if !strings.HasPrefix(entry.Name(), trialPrefix) || defence.CgroupTrialSweep.Off() {
 			continue
 		}
 		if t, err := lockTrial(filepath.Join(parent, entry.Name())); err == nil && t != nil {

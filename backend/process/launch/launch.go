@@ -24,6 +24,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berm-dev/berm/errdefs"
+	"github.com/berm-dev/berm/internal/defence"
 )
 
 // Main carries out the plan that it reads from in, in a process that exists for
@@ -87,7 +88,11 @@ func (p Plan) run() error {
 	if err := p.keep(); err != nil {
 		return step("descriptors", err)
 	}
-	return step("start "+p.Program, syscall.Exec(p.Program, p.Args, nil))
+	var env []string
+	if defence.LaunchEnvironment.Off() {
+		env = os.Environ()
+	}
+	return step("start "+p.Program, syscall.Exec(p.Program, p.Args, env))
 }
 
 // step names the step that failed. A refusal of the kernel means that the host
@@ -104,6 +109,9 @@ func step(what string, err error) error {
 
 // closeOnExec marks every descriptor but 0 to 2.
 func closeOnExec() error {
+	if defence.LaunchDescriptors.Off() {
+		return nil
+	}
 	return unix.CloseRange(3, ^uint(0), unix.CLOSE_RANGE_CLOEXEC)
 }
 
@@ -111,7 +119,7 @@ func closeOnExec() error {
 // standard ones that are not listed.
 func (p Plan) keep() error {
 	for fd := range 3 {
-		if slices.Contains(p.Keep, fd) {
+		if slices.Contains(p.Keep, fd) || defence.LaunchStandardStreams.Off() {
 			continue
 		}
 		null, err := unix.Open("/dev/null", unix.O_RDWR|unix.O_CLOEXEC, 0)

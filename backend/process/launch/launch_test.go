@@ -4,6 +4,7 @@ package launch_test
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,6 +15,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -68,6 +70,36 @@ func TestState(t *testing.T) {
 	}
 	if own, err := unix.KeyctlGetKeyringID(unix.KEY_SPEC_SESSION_KEYRING, false); err == nil && own == s.Keyring {
 		t.Error("the session keyring is the caller's")
+	}
+}
+
+// TestNoCapabilityIsInherited: what the caller would hand on to its children, and a
+// change of uid leaves, is gone.
+func TestNoCapabilityIsInherited(t *testing.T) {
+	t.Parallel()
+	plan := base(t, "/proc/self/exe")
+	plan.Args = []string{modeState}
+	cmd, status, err := command(plan)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer status.Close()
+	var stdout bytes.Buffer
+	cmd.Stdout = &stdout
+	cmd.SysProcAttr = &syscall.SysProcAttr{AmbientCaps: []uintptr{unix.CAP_NET_RAW}}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	release(cmd)
+	failure := launch.ReadStatus(status)
+	_ = cmd.Wait()
+	var s state
+	if err := json.Unmarshal(stdout.Bytes(), &s); err != nil || failure != nil {
+		t.Fatalf("%v, %v", err, failure)
+	}
+	const none = "0000000000000000"
+	if s.CapInh != none || s.CapAmb != none || s.CapPrm != none || s.CapEff != none {
+		t.Errorf("capabilities are left: %+v", s)
 	}
 }
 

@@ -11,14 +11,20 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berm-dev/berm/errdefs"
+	"github.com/berm-dev/berm/internal/defence"
 )
 
 // ownMounts leaves the host's mount namespace. Private, not slave: a later mount
 // on the host must not appear below a staged directory, where it would have
 // neither its map nor its flags.
 func ownMounts() error {
-	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
-		return fmt.Errorf("unshare: %w", err)
+	if !defence.LaunchOwnMounts.Off() {
+		if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
+			return fmt.Errorf("unshare: %w", err)
+		}
+	}
+	if defence.LaunchPrivateMounts.Off() {
+		return nil
 	}
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("make mounts private: %w", err)
@@ -66,7 +72,7 @@ func (m Mount) clone(maps *owners) (int, error) {
 		return -1, err
 	}
 	defer unix.Close(dir) //nolint:errcheck // an O_PATH descriptor has nothing to lose
-	if m.Identity != nil && *m.Identity != identity(stat) {
+	if m.Identity != nil && *m.Identity != identity(stat) && !defence.LaunchIdentity.Off() {
 		return -1, fmt.Errorf("%s is not the directory that was there before", m.Source)
 	}
 	tree, err := unix.OpenTree(dir, "",
@@ -83,17 +89,23 @@ func (m Mount) clone(maps *owners) (int, error) {
 
 // attribute sets map, flags and propagation of a detached tree.
 func (m Mount) attribute(tree int, of owner, maps *owners) error {
-	attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV, Propagation: unix.MS_PRIVATE}
-	if !m.Writable {
+	attr := unix.MountAttr{Propagation: unix.MS_PRIVATE}
+	if !defence.LaunchNoSUID.Off() {
+		attr.Attr_set |= unix.MOUNT_ATTR_NOSUID
+	}
+	if !defence.LaunchNoDev.Off() {
+		attr.Attr_set |= unix.MOUNT_ATTR_NODEV
+	}
+	if !m.Writable && !defence.LaunchReadOnly.Off() {
 		attr.Attr_set |= unix.MOUNT_ATTR_RDONLY
 	}
 	refusal := error(nil)
-	if maps.needed(of) && !m.Unmapped {
+	if maps.needed(of) && !m.Unmapped && !defence.LaunchOwnerMap.Off() {
 		refusal = setMapped(tree, attr, of, maps)
 		if refusal == nil {
 			return nil
 		}
-		if m.Writable {
+		if m.Writable && !defence.LaunchUnmappedRefused.Off() {
 			return errdefs.New(errdefs.Unsupported, "", fmt.Sprintf(
 				"files in %s cannot be made to belong to its owner (uid %d, gid %d): %v",
 				m.Source, of.uid, of.gid, refusal))
@@ -121,7 +133,11 @@ func setMapped(tree int, attr unix.MountAttr, of owner, maps *owners) error {
 }
 
 func setAttributes(tree int, attr unix.MountAttr) error {
-	if err := unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, &attr); err != nil {
+	flags := uint(unix.AT_EMPTY_PATH | unix.AT_RECURSIVE)
+	if defence.LaunchInnerMounts.Off() {
+		flags = unix.AT_EMPTY_PATH
+	}
+	if err := unix.MountSetattr(tree, "", flags, &attr); err != nil {
 		return fmt.Errorf("mount_setattr: %w", err)
 	}
 	return nil

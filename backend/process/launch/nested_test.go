@@ -111,3 +111,34 @@ func TestNested(t *testing.T) {
 		}
 	})
 }
+
+// TestSharedMountsSeeNothing: where mounts spread, as on most machines, none of the
+// launcher's gets out.
+func TestSharedMountsSeeNothing(t *testing.T) {
+	t.Parallel()
+	_ = base(t, "/bin/true")
+	dir := source(t, 1234, 2345)
+	inMounts(t, func() {
+		if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SHARED, ""); err != nil {
+			t.Error(err)
+			return
+		}
+		table := func() string {
+			text, err := os.ReadFile("/proc/thread-self/mountinfo")
+			if err != nil {
+				t.Error(err)
+			}
+			return string(text)
+		}
+		before := table()
+		if !strings.Contains(before, "shared:") {
+			t.Errorf("nothing is shared, so the test proves nothing:\n%s", before)
+		}
+		if got := run(t, shell(t, dir, "echo started", true)); got.failure != nil || got.stdout != "started\n" {
+			t.Errorf("%+v", got)
+		}
+		if after := table(); after != before {
+			t.Errorf("the mounts were\n%s\nand are\n%s", before, after)
+		}
+	})
+}

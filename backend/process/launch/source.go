@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berm-dev/berm/errdefs"
+	"github.com/berm-dev/berm/internal/defence"
 )
 
 // Identify opens a directory as the launcher will, following no symbolic link in
@@ -39,6 +40,9 @@ func openDir(path string) (int, unix.Stat_t, error) {
 	how := unix.OpenHow{
 		Flags:   unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC,
 		Resolve: unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
+	}
+	if defence.SourceWithoutLinks.Off() {
+		how.Resolve = 0
 	}
 	fd, err := unix.Openat2(unix.AT_FDCWD, path, &how)
 	for errors.Is(err, unix.EINTR) {

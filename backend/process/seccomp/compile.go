@@ -7,6 +7,8 @@ import (
 	"slices"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berm-dev/berm/internal/defence"
 )
 
 // Offsets in struct seccomp_data. Arguments are 64 bits; the low half is first
@@ -230,6 +232,9 @@ func (a *assembler) condition(c Condition, yes, no label) label {
 	case NotEqual:
 		yes, no = no, yes
 	case Equal:
+	}
+	if defence.FilterLowHalf.Off() && c.Op == Equal {
+		yes = a.load(low+4, a.jump(unix.BPF_JEQ, 0, yes, no))
 	}
 	test := a.jump(unix.BPF_JEQ, c.Value, yes, no)
 	if c.Mask != ^uint32(0) {

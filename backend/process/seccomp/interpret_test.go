@@ -223,6 +223,16 @@ func TestPolicy(t *testing.T) {
 		{"io_uring", unix.SYS_IO_URING_SETUP, [6]uint64{}, eperm},
 		{"mount", unix.SYS_MOUNT, [6]uint64{}, eperm},
 		{"setns", unix.SYS_SETNS, [6]uint64{}, eperm},
+		{"open by handle", unix.SYS_OPEN_BY_HANDLE_AT, [6]uint64{}, eperm},
+		{"move a mount", unix.SYS_MOVE_MOUNT, [6]uint64{}, eperm},
+		{"set the clock", unix.SYS_CLOCK_SETTIME, [6]uint64{}, eperm},
+		{"adjust the clock", unix.SYS_CLOCK_ADJTIME, [6]uint64{}, eperm},
+		{"load a module", unix.SYS_FINIT_MODULE, [6]uint64{}, eperm},
+		{"reboot", unix.SYS_REBOOT, [6]uint64{}, eperm},
+		{"kernel log", unix.SYS_SYSLOG, [6]uint64{}, eperm},
+		{"perf events", unix.SYS_PERF_EVENT_OPEN, [6]uint64{}, eperm},
+		{"add a key", unix.SYS_ADD_KEY, [6]uint64{}, enosys},
+		{"secret memory", unix.SYS_MEMFD_SECRET, [6]uint64{}, enosys},
 		{"newer than the table", 500, [6]uint64{}, enosys},
 	}
 	prog := program(t)

@@ -159,7 +159,8 @@ func kernelCalls(terminal uintptr, keep *[][]byte) []kernelCall {
 		{"chmod", unix.SYS_FCHMODAT, [6]uintptr{at, path("file"), 0o755}, 0},
 		{"fchmodat u+s", unix.SYS_FCHMODAT, [6]uintptr{at, path("file"), 0o4755}, eperm},
 		{"fchmodat2 u+s", unix.SYS_FCHMODAT2, [6]uintptr{at, path("file"), 0o4755, 0}, eperm},
-		{"fchmod g+s", unix.SYS_FCHMOD, [6]uintptr{0, 0o2755}, eperm},
+		// No descriptor: without the filter it would change whatever the input is.
+		{"fchmod g+s", unix.SYS_FCHMOD, [6]uintptr{^uintptr(0), 0o2755}, eperm},
 		{"mkdir", unix.SYS_MKDIRAT, [6]uintptr{at, path("dir"), 0o755}, 0},
 		{"mkdir g+s", unix.SYS_MKDIRAT, [6]uintptr{at, path("dir2"), 0o2755}, eperm},
 		{"fifo", unix.SYS_MKNODAT, [6]uintptr{at, path("fifo"), unix.S_IFIFO | 0o600}, 0},

@@ -4,6 +4,8 @@ import (
 	"slices"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berm-dev/berm/internal/defence"
 )
 
 const (
@@ -20,14 +22,14 @@ func nativeRules() []Rule {
 	denied := Errno(unix.EPERM)
 	mode := func(c call) Rule { return c.rule(denied, setID, anyOf(1, setIDBits)) }
 	return slices.Concat(
-		[]Rule{
+		guard(defence.FilterSetID.Off(), []Rule{
 			mode(call{"chmod", unix.SYS_CHMOD}),
 			mode(call{"creat", unix.SYS_CREAT}),
 			mode(call{"mkdir", unix.SYS_MKDIR}),
-		},
-		openRules(call{"open", unix.SYS_OPEN}, 1),
-		nodeRules(call{"mknod", unix.SYS_MKNOD}, 1),
-		refuse(unix.EPERM, "would touch the hardware", call{"iopl", unix.SYS_IOPL}, call{"ioperm", unix.SYS_IOPERM}),
+		}, openRules(call{"open", unix.SYS_OPEN}, 1)),
+		guard(defence.FilterDevices.Off(), nodeRules(call{"mknod", unix.SYS_MKNOD}, 1)),
+		guard(defence.FilterHardware.Off(),
+			refuse(unix.EPERM, "would touch the hardware", call{"iopl", unix.SYS_IOPL}, call{"ioperm", unix.SYS_IOPERM})),
 		refuse(unix.ENOSYS, "16-bit segments serve only foreign programs; absent where the kernel leaves it out",
 			call{"modify_ldt", unix.SYS_MODIFY_LDT}),
 		refuse(unix.ENOSYS, "off in current kernels, with this answer", call{"uselib", unix.SYS_USELIB}),

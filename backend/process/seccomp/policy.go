@@ -6,6 +6,8 @@ import (
 	"slices"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berm-dev/berm/internal/defence"
 )
 
 // Bits of the kernel's interface that x/sys/unix does not name for all
@@ -37,11 +39,37 @@ const (
 func sandbox() policy {
 	return policy{
 		arch:    nativeArch,
-		foreign: KillProcess,
+		foreign: foreign(),
 		rest:    rest(),
-		rules: slices.Concat(socketRules(), terminalRules(), setIDRules(), namespaceRules(), agentRules(),
-			signalRules(), leaseRules(), refusals(), nativeRules()),
+		rules: slices.Concat(
+			guard(defence.FilterSockets.Off(), socketRules()),
+			guard(defence.FilterTerminals.Off(), terminalRules()),
+			guard(defence.FilterSetID.Off(), setIDRules()),
+			guard(defence.FilterDevices.Off(), deviceRules()),
+			guard(defence.FilterNamespaces.Off(), namespaceRules()),
+			guard(defence.FilterPersonality.Off(), personalityRules()),
+			agentRules(),
+			guard(defence.FilterForgedSignals.Off(), signalRules()),
+			guard(defence.FilterFileLeases.Off(), leaseRules()),
+			refusals(), nativeRules()),
 	}
+}
+
+// guard gives the rules of one defence.
+func guard(off bool, rules ...[]Rule) []Rule {
+	if off {
+		return nil
+	}
+	return slices.Concat(rules...)
+}
+
+// foreign is what becomes of calls by another architecture's ABI, whose numbers
+// mean something else.
+func foreign() Action {
+	if defence.FilterForeignABI.Off() {
+		return Allow
+	}
+	return KillProcess
 }
 
 // rest says what holds beyond the known numbers: a call that is newer than this
@@ -50,7 +78,10 @@ func sandbox() policy {
 func rest() []span {
 	missing := Errno(unix.ENOSYS)
 	out := []span{{first: lastKnown + 1, action: missing}}
-	if foreignBit != 0 {
+	if defence.FilterNewCalls.Off() {
+		out = nil
+	}
+	if foreignBit != 0 && !defence.FilterX32.Off() {
 		out = append(out, span{first: foreignBit, action: KillProcess}, span{first: ^uint32(0), action: missing})
 	}
 	return out
@@ -98,12 +129,16 @@ func setIDRules() []Rule {
 			Call: "openat2", Number: unix.SYS_OPENAT2, Action: Errno(unix.ENOSYS),
 			Why: "its mode lies in memory, where a filter cannot see it; programs fall back to openat",
 		},
-		call{"renameat2", unix.SYS_RENAMEAT2}.rule(Errno(unix.EINVAL),
-			"leaves a character device behind; EINVAL is what file systems without it say",
-			anyOf(4, unix.RENAME_WHITEOUT)),
 	}
-	out = append(out, openRules(call{"openat", unix.SYS_OPENAT}, 2)...)
-	return append(out, nodeRules(call{"mknodat", unix.SYS_MKNODAT}, 2)...)
+	return append(out, openRules(call{"openat", unix.SYS_OPENAT}, 2)...)
+}
+
+// deviceRules are about whatever else would act as a file.
+func deviceRules() []Rule {
+	whiteout := call{"renameat2", unix.SYS_RENAMEAT2}.rule(Errno(unix.EINVAL),
+		"leaves a character device behind; EINVAL is what file systems without it say",
+		anyOf(4, unix.RENAME_WHITEOUT))
+	return append(nodeRules(call{"mknodat", unix.SYS_MKNODAT}, 2), whiteout)
 }
 
 // openRules judge the mode only where the flags give it a meaning: without
@@ -136,14 +171,20 @@ func nodeRules(c call, mode uint8) []Rule {
 func namespaceRules() []Rule {
 	const why = "new namespaces open kernel code that is meant for root"
 	denied := Errno(unix.EPERM)
-	c := call{"personality", unix.SYS_PERSONALITY}
 	return []Rule{
 		call{"clone", unix.SYS_CLONE}.rule(denied, why, anyOf(0, namespaceBits)),
 		call{"unshare", unix.SYS_UNSHARE}.rule(denied, why, anyOf(0, namespaceBits|unix.CLONE_NEWTIME)),
+	}
+}
+
+// personalityRules are an allowlist.
+func personalityRules() []Rule {
+	c := call{"personality", unix.SYS_PERSONALITY}
+	return []Rule{
 		c.rule(Allow, "the default", is(0, 0)),
 		c.rule(Allow, "a question", is(0, ^uint32(0))),
 		c.rule(Allow, "debuggers start programs so", is(0, addrNoRandomize)),
-		c.rule(denied, "old ABIs and weakened memory layouts"),
+		c.rule(Errno(unix.EPERM), "old ABIs and weakened memory layouts"),
 	}
 }
 
@@ -155,9 +196,9 @@ func agentRules() []Rule {
 	const slow = "would slow the agent"
 	priority := call{"setpriority", unix.SYS_SETPRIORITY}
 	io := call{"ioprio_set", unix.SYS_IOPRIO_SET}
+	limits := call{"prlimit64", unix.SYS_PRLIMIT64}.rule(denied,
+		"a limit of a few bytes or seconds ends the agent; a process's own limits are pid 0", isNot(0, 0))
 	out := []Rule{
-		call{"prlimit64", unix.SYS_PRLIMIT64}.rule(denied,
-			"a limit of a few bytes or seconds ends the agent; a process's own limits are pid 0", isNot(0, 0)),
 		priority.rule(denied, slow, is(0, unix.PRIO_USER)),
 		priority.rule(denied, slow, is(0, unix.PRIO_PROCESS), is(1, agentPID)),
 		priority.rule(denied, slow, is(0, unix.PRIO_PGRP), is(1, agentPID)),
@@ -173,7 +214,9 @@ func agentRules() []Rule {
 	} {
 		out = append(out, c.rule(denied, slow, is(0, agentPID)))
 	}
-	return out
+	return slices.Concat(
+		guard(defence.FilterAgentLimits.Off(), []Rule{limits}),
+		guard(defence.FilterAgentPriority.Off(), out))
 }
 
 // faultSignals are those that a Go program takes for a fault of its own, and dies

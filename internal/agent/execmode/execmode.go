@@ -11,6 +11,8 @@ import (
 	"runtime"
 	"strconv"
 	"syscall"
+
+	"github.com/berm-dev/berm/internal/defence"
 )
 
 const (
@@ -139,7 +141,7 @@ func Enter(args []string) (exit int, ok bool) {
 			// sandbox sees to that already; a shared host must not be changed.
 			_, _, _ = syscall.RawSyscall6(syscall.SYS_PRCTL, prSetNoNewPrivs, 1, 0, 0, 0, 0)
 		}
-		if err := keepMark(); err != nil && !limits.Optional {
+		if err := keepMark(); err != nil && !limits.Optional && !defence.CommandMarkKept.Off() {
 			return report(StepFilter, err), false
 		}
 	}
@@ -193,7 +195,7 @@ func (l Limits) apply() error {
 	if err := set(syscall.RLIMIT_CORE, 1); err != nil {
 		return err
 	}
-	if l.Processes > 0 {
+	if l.Processes > 0 && !defence.RlimitProcesses.Off() {
 		if err := set(rlimitProcesses, uint64(l.Processes)); err != nil {
 			return err
 		}
@@ -207,7 +209,7 @@ func (l Limits) apply() error {
 // applyData is apply for memory. It comes last: the Go runtime itself may not
 // fit below the limit for long.
 func (l Limits) applyData() error {
-	if l.DataBytes == 0 {
+	if l.DataBytes == 0 || defence.RlimitData.Off() {
 		return nil
 	}
 	value := uint64(l.DataBytes)

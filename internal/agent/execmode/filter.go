@@ -4,6 +4,8 @@ import (
 	"runtime"
 	"syscall"
 	"unsafe"
+
+	"github.com/berm-dev/berm/internal/defence"
 )
 
 // What package syscall does not have; the numbers are the kernel's.
@@ -59,7 +61,7 @@ const x32Bit = 0x40000000
 func keepMark() error {
 	calls, seccomp := rlimitNumbers()
 	program := markFilter(calls)
-	if len(program) == 0 {
+	if len(program) == 0 || defence.CommandMarkKept.Off() {
 		return syscall.ENOSYS
 	}
 	prog := syscall.SockFprog{Len: uint16(len(program)), Filter: &program[0]}

@@ -58,6 +58,9 @@ func (o *Order) Encode() []byte {
 	e.list("write", o.WritePaths)
 	e.list("socket", o.AbstractSockets)
 	e.list("size", o.SizePaths)
+	for _, t := range o.Trials {
+		e.text("trial", t.Kind+" "+t.Argument)
+	}
 	return e.end()
 }
 
@@ -75,6 +78,9 @@ func DecodeOrder(data []byte) (*Order, error) {
 			o.AbstractSockets = append(o.AbstractSockets, value)
 		case "size":
 			o.SizePaths = append(o.SizePaths, value)
+		case "trial":
+			kind, argument := cut(value, ' ')
+			o.Trials = append(o.Trials, Trial{kind, argument})
 		default:
 			return false
 		}
@@ -111,6 +117,9 @@ func (r *Report) Encode() []byte {
 	}
 	e.number("processLimit", r.ProcessLimit)
 	e.truth("agentReadable", r.AgentReadable)
+	for _, o := range r.Outcomes {
+		e.text("outcome", strconv.FormatBool(o.Reached)+" "+strconv.FormatUint(o.Amount, 10)+" "+o.Detail)
+	}
 	return e.end()
 }
 
@@ -154,10 +163,25 @@ func (r *Report) item(name, value string) bool {
 			return false
 		}
 		r.Sizes = append(r.Sizes, size)
+	case "outcome":
+		return r.outcome(value)
 	default:
 		return false
 	}
 	return true
+}
+
+// outcome takes what Encode made of an Outcome.
+func (r *Report) outcome(value string) bool {
+	reached, rest := cut(value, ' ')
+	amount, detail := cut(rest, ' ')
+	var o Outcome
+	var err, amountErr error
+	o.Reached, err = strconv.ParseBool(reached)
+	o.Amount, amountErr = strconv.ParseUint(amount, 10, 64)
+	o.Detail = detail
+	r.Outcomes = append(r.Outcomes, o)
+	return err == nil && amountErr == nil
 }
 
 // singles is how many names single knows.

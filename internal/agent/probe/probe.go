@@ -19,6 +19,8 @@ type Order struct {
 	WritePaths      []string
 	AbstractSockets []string
 	SizePaths       []string
+	// Trials are carried out in order, after everything else.
+	Trials []Trial
 }
 
 // Report is what it writes to its standard output.
@@ -42,6 +44,8 @@ type Report struct {
 	// ProcessLimit is RLIMIT_NPROC, 0 for none.
 	ProcessLimit  uint64
 	AgentReadable bool
+	// Outcomes has one for each of the Order's Trials.
+	Outcomes []Outcome
 }
 
 // Bounds of what the probe reads and reports.
@@ -125,6 +129,13 @@ func (o *Order) measure() (*Report, error) {
 		r.Sizes = append(r.Sizes, fileSystemSize(p))
 	}
 	r.AgentReadable = canRead(o.AgentPID)
+	for _, t := range o.Trials {
+		outcome, err := t.run(o.AgentPID)
+		if err != nil {
+			return nil, err
+		}
+		r.Outcomes = append(r.Outcomes, outcome)
+	}
 	return r, nil
 }
 

@@ -18,6 +18,7 @@ func full() *probe.Report {
 		NoNewPrivileges: true, SeccompMode: 2, UIDMap: "1000 0 1", UID: 1000,
 		Writable: []string{"/tmp", "a\nb \"c\" \xff"}, Routes: []string{"eth0 1 2"}, Connected: []string{"x"},
 		Sizes: []uint64{0, 1<<64 - 1}, ProcessLimit: 7, AgentReadable: true,
+		Outcomes: []probe.Outcome{{Reached: true, Amount: 1<<64 - 1, Detail: "a b\n"}, {}},
 	}
 }
 
@@ -44,7 +45,7 @@ func TestReportIsWhole(t *testing.T) {
 	for i, line := range lines {
 		name, _, _ := bytes.Cut(line, []byte(" "))
 		switch string(name) {
-		case "writable", "route", "connected", "size", "", "end\n":
+		case "writable", "route", "connected", "size", "outcome", "", "end\n":
 			continue
 		}
 		without := slices.Concat(slices.Concat(lines[:i]...), slices.Concat(lines[i+1:]...))
@@ -60,7 +61,8 @@ func TestReportIsWhole(t *testing.T) {
 
 func TestOrderSurvives(t *testing.T) {
 	t.Parallel()
-	want := &probe.Order{AgentPID: 1, WritePaths: []string{"/a b", "\n"}, AbstractSockets: []string{"s"}, SizePaths: []string{"/tmp", "/"}}
+	want := &probe.Order{AgentPID: 1, WritePaths: []string{"/a b", "\n"}, AbstractSockets: []string{"s"}, SizePaths: []string{"/tmp", "/"},
+		Trials: []probe.Trial{{Kind: probe.Connect, Argument: "80"}, {Kind: probe.Trace}, {Kind: probe.Sysctl, Argument: "a b\n"}}}
 	got, err := probe.DecodeOrder(want.Encode())
 	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, %v; want %+v", got, err, want)
@@ -106,8 +108,16 @@ func TestRun(t *testing.T) {
 }
 
 func FuzzDecodeReport(f *testing.F) {
-	f.Add(full().Encode())
-	f.Add([]byte("end\n"))
+	whole := full().Encode()
+	for _, data := range [][]byte{whole, (&probe.Report{}).Encode(), nil, []byte("end\n"), []byte("end"), []byte("\n"), []byte("size -1\nend\n"), []byte("route \\x\nend\n")} {
+		f.Add(data)
+	}
+	// Every line left out, given twice, and cut.
+	for line := range bytes.Lines(whole) {
+		f.Add(bytes.Replace(whole, line, nil, 1))
+		f.Add(append(slices.Clone(line), whole...))
+		f.Add(bytes.Replace(whole, line, line[:len(line)/2], 1))
+	}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		report, err := probe.DecodeReport(data)
 		if err != nil {
@@ -121,7 +131,10 @@ func FuzzDecodeReport(f *testing.F) {
 }
 
 func FuzzDecodeOrder(f *testing.F) {
-	f.Add((&probe.Order{AgentPID: 1, WritePaths: []string{"/"}}).Encode())
+	for _, paths := range [][]string{nil, {"/"}, {""}, {" "}, {"\n"}, {"\\"}, {"\x00"}, {"ü"}, {"\xff"}, {"end"}, {"a b", "c\nend"}, {"/", "/"}} {
+		f.Add((&probe.Order{AgentPID: 1, WritePaths: paths}).Encode())
+		f.Add((&probe.Order{AgentPID: 1 << 30, AbstractSockets: paths, SizePaths: paths}).Encode())
+	}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		order, err := probe.DecodeOrder(data)
 		if err != nil {

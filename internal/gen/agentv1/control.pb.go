@@ -32,7 +32,9 @@ type ProbeRequest struct {
 	// Names of abstract unix sockets (without the leading NUL) to connect to.
 	AbstractSockets []string `protobuf:"bytes,2,rep,name=abstract_sockets,json=abstractSockets,proto3" json:"abstract_sockets,omitempty"`
 	// Paths whose file system's size is wanted.
-	SizePaths     []string `protobuf:"bytes,3,rep,name=size_paths,json=sizePaths,proto3" json:"size_paths,omitempty"`
+	SizePaths []string `protobuf:"bytes,3,rep,name=size_paths,json=sizePaths,proto3" json:"size_paths,omitempty"`
+	// What a self-test tries beyond that, in order.
+	Trials        []*Trial `protobuf:"bytes,4,rep,name=trials,proto3" json:"trials,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -88,6 +90,131 @@ func (x *ProbeRequest) GetSizePaths() []string {
 	return nil
 }
 
+func (x *ProbeRequest) GetTrials() []*Trial {
+	if x != nil {
+		return x.Trials
+	}
+	return nil
+}
+
+// Trial is one attempt at what a sandbox has to refuse. Package probe has the
+// kinds and what their arguments are.
+type Trial struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Kind          string                 `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
+	Argument      string                 `protobuf:"bytes,2,opt,name=argument,proto3" json:"argument,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Trial) Reset() {
+	*x = Trial{}
+	mi := &file_berm_agent_v1_control_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Trial) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Trial) ProtoMessage() {}
+
+func (x *Trial) ProtoReflect() protoreflect.Message {
+	mi := &file_berm_agent_v1_control_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Trial.ProtoReflect.Descriptor instead.
+func (*Trial) Descriptor() ([]byte, []int) {
+	return file_berm_agent_v1_control_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *Trial) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *Trial) GetArgument() string {
+	if x != nil {
+		return x.Argument
+	}
+	return ""
+}
+
+// Outcome is how a trial went.
+type Outcome struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The attempt had the effect that a sandbox has to refuse.
+	Reached bool `protobuf:"varint,1,opt,name=reached,proto3" json:"reached,omitempty"`
+	// How much of it: bytes or processes, for trials that take some.
+	Amount uint64 `protobuf:"varint,2,opt,name=amount,proto3" json:"amount,omitempty"`
+	// What was seen, for people.
+	Detail        string `protobuf:"bytes,3,opt,name=detail,proto3" json:"detail,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Outcome) Reset() {
+	*x = Outcome{}
+	mi := &file_berm_agent_v1_control_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Outcome) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Outcome) ProtoMessage() {}
+
+func (x *Outcome) ProtoReflect() protoreflect.Message {
+	mi := &file_berm_agent_v1_control_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Outcome.ProtoReflect.Descriptor instead.
+func (*Outcome) Descriptor() ([]byte, []int) {
+	return file_berm_agent_v1_control_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Outcome) GetReached() bool {
+	if x != nil {
+		return x.Reached
+	}
+	return false
+}
+
+func (x *Outcome) GetAmount() uint64 {
+	if x != nil {
+		return x.Amount
+	}
+	return 0
+}
+
+func (x *Outcome) GetDetail() string {
+	if x != nil {
+		return x.Detail
+	}
+	return ""
+}
+
 type ProbeResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The five capability sets of /proc/self/status, in hexadecimal.
@@ -115,13 +242,15 @@ type ProbeResponse struct {
 	AgentReadable bool `protobuf:"varint,15,opt,name=agent_readable,json=agentReadable,proto3" json:"agent_readable,omitempty"`
 	// Signals ignored by the child, in hexadecimal.
 	SignalsIgnored string `protobuf:"bytes,16,opt,name=signals_ignored,json=signalsIgnored,proto3" json:"signals_ignored,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// One for each of trials, in order.
+	Outcomes      []*Outcome `protobuf:"bytes,17,rep,name=outcomes,proto3" json:"outcomes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ProbeResponse) Reset() {
 	*x = ProbeResponse{}
-	mi := &file_berm_agent_v1_control_proto_msgTypes[1]
+	mi := &file_berm_agent_v1_control_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -133,7 +262,7 @@ func (x *ProbeResponse) String() string {
 func (*ProbeResponse) ProtoMessage() {}
 
 func (x *ProbeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berm_agent_v1_control_proto_msgTypes[1]
+	mi := &file_berm_agent_v1_control_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -146,7 +275,7 @@ func (x *ProbeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbeResponse.ProtoReflect.Descriptor instead.
 func (*ProbeResponse) Descriptor() ([]byte, []int) {
-	return file_berm_agent_v1_control_proto_rawDescGZIP(), []int{1}
+	return file_berm_agent_v1_control_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *ProbeResponse) GetCapInheritable() string {
@@ -261,17 +390,32 @@ func (x *ProbeResponse) GetSignalsIgnored() string {
 	return ""
 }
 
+func (x *ProbeResponse) GetOutcomes() []*Outcome {
+	if x != nil {
+		return x.Outcomes
+	}
+	return nil
+}
+
 var File_berm_agent_v1_control_proto protoreflect.FileDescriptor
 
 const file_berm_agent_v1_control_proto_rawDesc = "" +
 	"\n" +
-	"\x1bberm/agent/v1/control.proto\x12\rberm.agent.v1\"y\n" +
+	"\x1bberm/agent/v1/control.proto\x12\rberm.agent.v1\"\xa7\x01\n" +
 	"\fProbeRequest\x12\x1f\n" +
 	"\vwrite_paths\x18\x01 \x03(\tR\n" +
 	"writePaths\x12)\n" +
 	"\x10abstract_sockets\x18\x02 \x03(\tR\x0fabstractSockets\x12\x1d\n" +
 	"\n" +
-	"size_paths\x18\x03 \x03(\tR\tsizePaths\"\x9d\x04\n" +
+	"size_paths\x18\x03 \x03(\tR\tsizePaths\x12,\n" +
+	"\x06trials\x18\x04 \x03(\v2\x14.berm.agent.v1.TrialR\x06trials\"7\n" +
+	"\x05Trial\x12\x12\n" +
+	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x1a\n" +
+	"\bargument\x18\x02 \x01(\tR\bargument\"S\n" +
+	"\aOutcome\x12\x18\n" +
+	"\areached\x18\x01 \x01(\bR\areached\x12\x16\n" +
+	"\x06amount\x18\x02 \x01(\x04R\x06amount\x12\x16\n" +
+	"\x06detail\x18\x03 \x01(\tR\x06detail\"\xd1\x04\n" +
 	"\rProbeResponse\x12'\n" +
 	"\x0fcap_inheritable\x18\x01 \x01(\tR\x0ecapInheritable\x12#\n" +
 	"\rcap_permitted\x18\x02 \x01(\tR\fcapPermitted\x12#\n" +
@@ -290,7 +434,8 @@ const file_berm_agent_v1_control_proto_rawDesc = "" +
 	"\x05sizes\x18\r \x03(\x04R\x05sizes\x12#\n" +
 	"\rprocess_limit\x18\x0e \x01(\x04R\fprocessLimit\x12%\n" +
 	"\x0eagent_readable\x18\x0f \x01(\bR\ragentReadable\x12'\n" +
-	"\x0fsignals_ignored\x18\x10 \x01(\tR\x0esignalsIgnored2M\n" +
+	"\x0fsignals_ignored\x18\x10 \x01(\tR\x0esignalsIgnored\x122\n" +
+	"\boutcomes\x18\x11 \x03(\v2\x16.berm.agent.v1.OutcomeR\boutcomes2M\n" +
 	"\aControl\x12B\n" +
 	"\x05Probe\x12\x1b.berm.agent.v1.ProbeRequest\x1a\x1c.berm.agent.v1.ProbeResponseB/Z-github.com/berm-dev/berm/internal/gen/agentv1b\x06proto3"
 
@@ -306,19 +451,23 @@ func file_berm_agent_v1_control_proto_rawDescGZIP() []byte {
 	return file_berm_agent_v1_control_proto_rawDescData
 }
 
-var file_berm_agent_v1_control_proto_msgTypes = make([]protoimpl.MessageInfo, 2)
+var file_berm_agent_v1_control_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
 var file_berm_agent_v1_control_proto_goTypes = []any{
 	(*ProbeRequest)(nil),  // 0: berm.agent.v1.ProbeRequest
-	(*ProbeResponse)(nil), // 1: berm.agent.v1.ProbeResponse
+	(*Trial)(nil),         // 1: berm.agent.v1.Trial
+	(*Outcome)(nil),       // 2: berm.agent.v1.Outcome
+	(*ProbeResponse)(nil), // 3: berm.agent.v1.ProbeResponse
 }
 var file_berm_agent_v1_control_proto_depIdxs = []int32{
-	0, // 0: berm.agent.v1.Control.Probe:input_type -> berm.agent.v1.ProbeRequest
-	1, // 1: berm.agent.v1.Control.Probe:output_type -> berm.agent.v1.ProbeResponse
-	1, // [1:2] is the sub-list for method output_type
-	0, // [0:1] is the sub-list for method input_type
-	0, // [0:0] is the sub-list for extension type_name
-	0, // [0:0] is the sub-list for extension extendee
-	0, // [0:0] is the sub-list for field type_name
+	1, // 0: berm.agent.v1.ProbeRequest.trials:type_name -> berm.agent.v1.Trial
+	2, // 1: berm.agent.v1.ProbeResponse.outcomes:type_name -> berm.agent.v1.Outcome
+	0, // 2: berm.agent.v1.Control.Probe:input_type -> berm.agent.v1.ProbeRequest
+	3, // 3: berm.agent.v1.Control.Probe:output_type -> berm.agent.v1.ProbeResponse
+	3, // [3:4] is the sub-list for method output_type
+	2, // [2:3] is the sub-list for method input_type
+	2, // [2:2] is the sub-list for extension type_name
+	2, // [2:2] is the sub-list for extension extendee
+	0, // [0:2] is the sub-list for field type_name
 }
 
 func init() { file_berm_agent_v1_control_proto_init() }
@@ -332,7 +481,7 @@ func file_berm_agent_v1_control_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_berm_agent_v1_control_proto_rawDesc), len(file_berm_agent_v1_control_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   2,
+			NumMessages:   4,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

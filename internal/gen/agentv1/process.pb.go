@@ -1603,7 +1603,13 @@ type ProcessEvent_EndEvent struct {
 	// The output was cut short: a child still held the pipe after the drain.
 	OutputIncomplete bool `protobuf:"varint,1003,opt,name=output_incomplete,json=outputIncomplete,proto3" json:"output_incomplete,omitempty"`
 	// From fork to the leader's end, in microseconds.
-	DurationUs    uint64 `protobuf:"varint,1004,opt,name=duration_us,json=durationUs,proto3" json:"duration_us,omitempty"`
+	DurationUs uint64 `protobuf:"varint,1004,opt,name=duration_us,json=durationUs,proto3" json:"duration_us,omitempty"`
+	// The command failed, and one of the sandbox's own file systems became full
+	// while it ran.
+	DiskLimit bool `protobuf:"varint,1005,opt,name=disk_limit,json=diskLimit,proto3" json:"disk_limit,omitempty"`
+	// The command failed, and the sandbox reached its limit on processes while it
+	// ran. Only where the kernel does not count refused forks.
+	ProcessLimit  bool `protobuf:"varint,1006,opt,name=process_limit,json=processLimit,proto3" json:"process_limit,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1699,6 +1705,20 @@ func (x *ProcessEvent_EndEvent) GetDurationUs() uint64 {
 		return x.DurationUs
 	}
 	return 0
+}
+
+func (x *ProcessEvent_EndEvent) GetDiskLimit() bool {
+	if x != nil {
+		return x.DiskLimit
+	}
+	return false
+}
+
+func (x *ProcessEvent_EndEvent) GetProcessLimit() bool {
+	if x != nil {
+		return x.ProcessLimit
+	}
+	return false
 }
 
 type ProcessEvent_KeepAlive struct {
@@ -1905,7 +1925,7 @@ const file_berm_agent_v1_process_proto_rawDesc = "" +
 	"\x0eConnectRequest\x128\n" +
 	"\aprocess\x18\x01 \x01(\v2\x1e.berm.agent.v1.ProcessSelectorR\aprocess\"D\n" +
 	"\x0fConnectResponse\x121\n" +
-	"\x05event\x18\x01 \x01(\v2\x1b.berm.agent.v1.ProcessEventR\x05event\"\xdb\x05\n" +
+	"\x05event\x18\x01 \x01(\v2\x1b.berm.agent.v1.ProcessEventR\x05event\"\xa1\x06\n" +
 	"\fProcessEvent\x12>\n" +
 	"\x05start\x18\x01 \x01(\v2&.berm.agent.v1.ProcessEvent.StartEventH\x00R\x05start\x12;\n" +
 	"\x04data\x18\x02 \x01(\v2%.berm.agent.v1.ProcessEvent.DataEventH\x00R\x04data\x128\n" +
@@ -1918,7 +1938,7 @@ const file_berm_agent_v1_process_proto_rawDesc = "" +
 	"\x06stdout\x18\x01 \x01(\fH\x00R\x06stdout\x12\x18\n" +
 	"\x06stderr\x18\x02 \x01(\fH\x00R\x06stderr\x12\x12\n" +
 	"\x03pty\x18\x03 \x01(\fH\x00R\x03ptyB\b\n" +
-	"\x06output\x1a\xb7\x02\n" +
+	"\x06output\x1a\xfd\x02\n" +
 	"\bEndEvent\x12\x1b\n" +
 	"\texit_code\x18\x01 \x01(\x11R\bexitCode\x12\x16\n" +
 	"\x06exited\x18\x02 \x01(\bR\x06exited\x12\x16\n" +
@@ -1929,7 +1949,10 @@ const file_berm_agent_v1_process_proto_rawDesc = "" +
 	"\tlingering\x18\xea\a \x03(\rR\tlingering\x12,\n" +
 	"\x11output_incomplete\x18\xeb\a \x01(\bR\x10outputIncomplete\x12 \n" +
 	"\vduration_us\x18\xec\a \x01(\x04R\n" +
-	"durationUsB\b\n" +
+	"durationUs\x12\x1e\n" +
+	"\n" +
+	"disk_limit\x18\xed\a \x01(\bR\tdiskLimit\x12$\n" +
+	"\rprocess_limit\x18\xee\a \x01(\bR\fprocessLimitB\b\n" +
 	"\x06_error\x1a\v\n" +
 	"\tKeepAliveB\a\n" +
 	"\x05event\"|\n" +

@@ -214,6 +214,11 @@ func (c *child) ready(ctx context.Context) error {
 	case <-c.named:
 		return c.first.fault
 	case <-ctx.Done():
+	}
+	select {
+	case <-c.named: // first, whatever else has ended
+		return c.first.fault
+	default:
 		return context.Cause(ctx)
 	}
 }
@@ -243,14 +248,32 @@ func (c *child) stop(ctx context.Context) error {
 			return fmt.Errorf("kill the sandbox: %w", err)
 		}
 		if c.gone(ctx, endGrace) {
-			return nil
+			return c.firstGone(ctx)
 		}
+	}
+	if ctx.Err() != nil {
+		return fmt.Errorf("bubblewrap (process %d) has not ended yet: %w", c.proc.Pid, context.Cause(ctx))
 	}
 	if err := c.proc.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return fmt.Errorf("kill bubblewrap: %w", err)
 	}
 	if !c.gone(ctx, endGrace) {
 		return fmt.Errorf("bubblewrap (process %d) does not end", c.proc.Pid)
+	}
+	return c.firstGone(ctx)
+}
+
+// firstGone waits for the first process where bubblewrap has ended before it,
+// because somebody killed it.
+func (c *child) firstGone(ctx context.Context) error {
+	limit, cancel := context.WithTimeout(ctx, endGrace)
+	defer cancel()
+	for c.first.alive() {
+		select {
+		case <-time.After(infoPoll):
+		case <-limit.Done():
+			return fmt.Errorf("the sandbox's first process (%d) does not end: %w", c.first.pid, context.Cause(limit))
+		}
 	}
 	return nil
 }

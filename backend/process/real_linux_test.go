@@ -309,6 +309,29 @@ func TestDestroyWorksAfterTheSandboxEndedByItself(t *testing.T) {
 	work.Wait()
 }
 
+// Destroy is done when the sandbox's processes are gone, whoever has ended
+// bubblewrap before; and one whose time was over before it began says that.
+func TestDestroyWaitsForWhatOutlivesBubblewrap(t *testing.T) {
+	t.Parallel()
+	d, _ := opened(t)
+	m := created(t, d, plainSpec(d))
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := m.Destroy(ended); !errors.Is(err, context.Canceled) || strings.Contains(err.Error(), "does not end") {
+		t.Errorf("with an ended context: %v", err)
+	}
+	m = created(t, d, plainSpec(d))
+	if err := m.child.proc.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	first := m.child.first.pid
+	destroyed(t, m)
+	if _, err := os.Stat(fmt.Sprintf("/proc/%d", first)); err == nil {
+		if stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", first)); err == nil && !strings.Contains(string(stat), ") Z ") {
+			t.Errorf("process %d is left: %s", first, stat)
+		}
+	}
+}
 func TestDiagnoseSaysWhatThisHostCan(t *testing.T) {
 	t.Parallel()
 	d, _ := opened(t)

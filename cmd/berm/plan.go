@@ -58,6 +58,7 @@ func (a *app) newPlan(f *runFlags, args []string) (*plan, error) {
 	fileErr := p.file()
 	p.chooseBackend()
 	p.layout()
+	p.toolchains()
 	p.environment()
 	p.limits()
 	p.network()

@@ -19,7 +19,7 @@ type runFlags struct {
 	timeout, memory       string
 	pids, cpus            string
 	network, posture      string
-	require               []string
+	require, toolchains   []string
 	bestEffort, json      bool
 	// bestEffortSaid: the flag was given, so that false overrides a file.
 	bestEffortSaid bool
@@ -86,6 +86,7 @@ func (f *runFlags) add(cmd *cobra.Command) {
 	flags.StringVar(&f.uploads, "uploads", "", "mount `DIR` read-only at /mnt/user-data/uploads")
 	flags.StringArrayVar(&f.skills, "skill", nil, "mount a directory read-only at /mnt/skills/ID (`ID=DIR`, repeatable)")
 	flags.StringArrayVar(&f.readOnly, "bind-ro", nil, "mount `DIR` read-only at its own path (repeatable)")
+	flags.StringSliceVar(&f.toolchains, "toolchains", nil, "show compilers and interpreters from outside the system's paths, read-only: auto (default, those on berm's PATH), none, or their folders (`LIST`)")
 	flags.StringArrayVarP(&f.env, "env", "e", nil, "set a variable inside: `K=V`, or K alone to pass berm's own value, which then shows in no list of processes (repeatable)")
 	flags.StringVar(&f.timeout, "timeout", "", "end the command after `DURATION` (90s, 5m, 1h30m)")
 	flags.StringVar(&f.memory, "memory", "", "bound memory to `SIZE`, in powers of 1024: 512M, 1GiB (default 1GiB)")

@@ -155,7 +155,7 @@ func (c *Cmd) Signal(sig syscall.Signal) error {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.ctx), signalTimeout)
 	defer cancel()
-	if err := c.sandbox.client.Signal(ctx, c.run.pid, sig); err != nil {
+	if err := c.sandbox.client.Signal(ctx, c.run.ref, sig); err != nil {
 		return c.sandbox.failed(ctx, "signal", err)
 	}
 	return nil
@@ -170,7 +170,7 @@ func (c *Cmd) Pid() int {
 	if c.run == nil {
 		return 0
 	}
-	return int(c.run.pid)
+	return int(c.run.ref.PID)
 }
 
 // StdinPipe returns a pipe to the command's input. Closing it is the input's

@@ -161,6 +161,15 @@ func (c *Cmd) Signal(sig syscall.Signal) error {
 	return nil
 }
 
+// Resize gives the command's terminal another size. Errors: Invalid for a size
+// that is none or for a command without a terminal.
+func (c *Cmd) Resize(ctx context.Context, size Size) error {
+	if c.run == nil {
+		return errdefs.New(errdefs.Invalid, "resize", "the command was not started")
+	}
+	return (&Process{sandbox: c.sandbox, ref: c.run.ref}).Resize(ctx, size)
+}
+
 // signalTimeout bounds one signal, which outlives the command's context so that
 // a cancelled command can still be told.
 const signalTimeout = 10 * time.Second

@@ -155,10 +155,19 @@ func (c *Cmd) Signal(sig syscall.Signal) error {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.ctx), signalTimeout)
 	defer cancel()
-	if err := c.sandbox.client.Signal(ctx, c.run.pid, sig); err != nil {
+	if err := c.sandbox.client.Signal(ctx, c.run.ref, sig); err != nil {
 		return c.sandbox.failed(ctx, "signal", err)
 	}
 	return nil
+}
+
+// Resize gives the command's terminal another size. Errors: Invalid for a size
+// that is none or for a command without a terminal.
+func (c *Cmd) Resize(ctx context.Context, size Size) error {
+	if c.run == nil {
+		return errdefs.New(errdefs.Invalid, "resize", "the command was not started")
+	}
+	return (&Process{sandbox: c.sandbox, ref: c.run.ref}).Resize(ctx, size)
 }
 
 // signalTimeout bounds one signal, which outlives the command's context so that
@@ -170,7 +179,7 @@ func (c *Cmd) Pid() int {
 	if c.run == nil {
 		return 0
 	}
-	return int(c.run.pid)
+	return int(c.run.ref.PID)
 }
 
 // StdinPipe returns a pipe to the command's input. Closing it is the input's

@@ -3,11 +3,13 @@ package berm
 import (
 	"fmt"
 	"io"
+	"math"
 	"strings"
 	"syscall"
 	"time"
 
 	"github.com/berm-dev/berm/errdefs"
+	"github.com/berm-dev/berm/internal/agentclient"
 )
 
 // Command is what to run, as data. The zero value of each field but Args is
@@ -24,6 +26,9 @@ type Command struct {
 	// Stdin is copied in until its end or the command's; nil is an empty input.
 	// A Read that blocks is not waited for.
 	Stdin io.Reader
+	// StdinOpen, for Start alone, keeps the input open for Process.Write and
+	// Process.Input.
+	StdinOpen bool
 	// Stdout and Stderr take the output as it comes, all of it. A stream without a
 	// writer is kept in the Result, up to MaxOutput bytes. The same comparable
 	// value for both gets both, one Write at a time.
@@ -32,10 +37,31 @@ type Command struct {
 	// none.
 	Timeout time.Duration
 	// MaxOutput bounds what the Result keeps of each stream, in bytes; zero for
-	// DefaultMaxOutput.
+	// DefaultMaxOutput. With Start it is what the sandbox keeps for Process.Follow,
+	// zero for DefaultKeepOutput.
 	MaxOutput int64
+	// TTY gives the command a terminal of this size; nil gives it pipes. Output is
+	// then all Stdout's, and TERM is set unless Env has it.
+	TTY *Size
 	// Tag names the command for other clients of the sandbox; it may be empty.
 	Tag string
+}
+
+// Size is a terminal's, in characters, each from 1 to 65535.
+type Size struct{ Columns, Rows int }
+
+func (s *Size) faults() []string {
+	if s == nil || s.Columns > 0 && s.Columns <= math.MaxUint16 && s.Rows > 0 && s.Rows <= math.MaxUint16 {
+		return nil
+	}
+	return []string{fmt.Sprintf("a terminal of %d columns and %d rows", s.Columns, s.Rows)}
+}
+
+func (s *Size) size() *agentclient.Size {
+	if s == nil {
+		return nil
+	}
+	return &agentclient.Size{Columns: s.Columns, Rows: s.Rows}
 }
 
 // faults lists what is wrong with the command by itself.
@@ -55,9 +81,13 @@ func (c Command) faults() []string {
 	if strings.ContainsRune(c.Tag, 0) {
 		out = append(out, "the tag has a NUL byte")
 	}
+	if c.Stdin != nil && c.StdinOpen {
+		out = append(out, "Stdin and StdinOpen are both set")
+	}
 	if c.MaxOutput < 0 {
 		out = append(out, fmt.Sprintf("a maximum output of %d bytes is negative", c.MaxOutput))
 	}
+	out = append(out, c.TTY.faults()...)
 	out = append(out, envFaults("env", c.Env)...)
 	return append(out, timeoutFaults("timeout", c.Timeout)...)
 }

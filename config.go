@@ -25,6 +25,8 @@ type Config struct {
 	StateDir string
 	// Layout is validated once, in Open.
 	Layout Layout
+	// Toolchains are found once, in Open.
+	Toolchains Toolchains
 	// Limits, where zero, are the defaults.
 	Limits Limits
 	// Network is driver.NetworkNone when empty, or the backend's only network

@@ -45,7 +45,10 @@ func TestCreateSaysWhy(t *testing.T) {
 		texts  []string
 	}{
 		"ready timeout": {
-			func(ctx context.Context) error { <-ctx.Done(); return errdefs.New(errdefs.Timeout, "start", "no hello") },
+			func(ctx context.Context) error {
+				<-ctx.Done()
+				return errdefs.New(errdefs.Timeout, "start", "no hello")
+			},
 			errdefs.Timeout, []string{"not ready within 50ms", "no hello"},
 		},
 		"full disk": {

@@ -7,6 +7,7 @@ import (
 	"io"
 	"io/fs"
 	"maps"
+	"math"
 	"syscall"
 	"time"
 
@@ -46,11 +47,13 @@ type run struct {
 	command Command
 	timeout time.Duration
 	stream  *agentclient.Stream
-	pid     uint32
+	ref     agentclient.Ref
 	began   time.Time
 	before  driver.Counters
 	result  *Result
 	out     [2]output
+	// background: the command's life is not the stream's.
+	background bool
 	// overdue fires when the agent has not ended the command in time by itself.
 	overdue *time.Timer
 }
@@ -66,9 +69,26 @@ const agentGrace = 5 * time.Second
 // start sends the command and waits until it runs. A nil run means that nothing
 // was sent.
 func (s *Sandbox) start(ctx context.Context, command Command) (*run, error) {
-	if reasons := command.faults(); len(reasons) > 0 {
+	reasons := command.faults()
+	if command.StdinOpen {
+		reasons = append(reasons, "StdinOpen is for Start")
+	}
+	if len(reasons) > 0 {
 		return nil, &errdefs.Error{Kind: errdefs.Invalid, Op: opExec, Backend: s.provider.caps.Backend, Reasons: reasons}
 	}
+	r, err := s.newRun(ctx, command)
+	if err != nil {
+		return nil, err
+	}
+	if err := r.send(); err != nil {
+		r.finish()
+		return r, err
+	}
+	return r, nil
+}
+
+// newRun prepares a command that is right in itself.
+func (s *Sandbox) newRun(ctx context.Context, command Command) (*run, error) {
 	if s.isGone() {
 		return nil, s.failed(ctx, opExec, nil)
 	}
@@ -79,18 +99,12 @@ func (s *Sandbox) start(ctx context.Context, command Command) (*run, error) {
 	}
 	r.timeout = max(r.timeout, 0)
 	r.outputs()
-	if s.meter != nil {
-		before, err := s.meter.Counters(ctx)
-		if err != nil {
-			return nil, s.failed(ctx, opExec, err)
-		}
-		r.before = before
+	before, err := s.counters(ctx)
+	if err != nil {
+		return nil, s.failed(ctx, opExec, err)
 	}
+	r.before = before
 	r.ctx, r.cancel = context.WithCancelCause(ctx)
-	if err := r.send(); err != nil {
-		r.finish()
-		return r, err
-	}
 	return r, nil
 }
 
@@ -116,8 +130,8 @@ func (r *run) send() error {
 	}
 	r.expect(patience, "start the command in time")
 	stream, err := r.sandbox.client.Start(r.ctx, agentclient.StartRequest{
-		Args: r.command.Args, Dir: r.dir(), Env: r.env(), Stdin: r.command.Stdin != nil,
-		Tag: r.command.Tag, Timeout: r.timeout, KillOnClose: true,
+		Args: r.command.Args, Dir: r.dir(), Env: r.env(), Stdin: r.command.Stdin != nil || r.command.StdinOpen,
+		Tag: r.command.Tag, Timeout: r.timeout, KillOnClose: !r.background, Terminal: r.command.TTY.size(), Keep: r.keep(),
 	})
 	if err != nil {
 		return r.lost(err)
@@ -130,13 +144,29 @@ func (r *run) send() error {
 	case event.End != nil:
 		return r.refused(event.End)
 	}
-	r.pid = event.PID
+	r.ref = event.Ref
 	r.overdue.Stop()
-	if r.timeout > 0 {
+	if r.timeout > 0 && !r.background {
 		r.expect(r.timeout, fmt.Sprintf("end the command within its timeout of %v", r.timeout))
 	}
 	r.feed()
 	return nil
+}
+
+// keep is how much of a background command's output the agent is to keep.
+func (r *run) keep() uint32 {
+	switch {
+	case !r.background:
+		return 0
+	case r.command.MaxOutput == 0:
+		return DefaultKeepOutput
+	}
+	return uint32(min(r.command.MaxOutput, math.MaxUint32)) //nolint:gosec // not negative
+}
+
+// writeFailed is the first error of the caller's writers.
+func (r *run) writeFailed() error {
+	return errdefs.Wrap(errdefs.Internal, "write output", errors.Join(r.out[0].err, r.out[1].err))
 }
 
 func (r *run) dir() string {
@@ -162,12 +192,12 @@ func (r *run) feed() {
 	if r.command.Stdin == nil {
 		return
 	}
-	ctx, client, pid := r.ctx, r.sandbox.client, r.pid
+	ctx, client, ref := r.ctx, r.sandbox.client, r.ref
 	in := &failingReader{from: r.command.Stdin, failed: r.cancel}
 	go func() {
 		// A command that ended, or closed its input, does not want the rest; its
 		// end is told by the stream of events.
-		_ = client.Input(ctx, pid, in)
+		_ = client.Input(ctx, ref, in)
 	}()
 }
 
@@ -199,6 +229,7 @@ func (r *run) wait() (*Result, error) {
 			return r.result, r.lost(err)
 		}
 		r.out[0].write(event.Stdout)
+		r.out[0].write(event.PTY)
 		r.out[1].write(event.Stderr)
 		if event.End != nil {
 			return r.result, r.ended(event.End)
@@ -243,7 +274,7 @@ func (r *run) lost(err error) error {
 		return r.sandbox.provider.failed(opExec, kind, err)
 	case kind != errdefs.NotStarted && kind != errdefs.Invalid && kind != errdefs.Exhausted:
 		return r.sandbox.failed(r.ctx, opExec, err)
-	case r.pid != 0 && !defence.StartedStaysStarted.Off():
+	case r.ref.PID != 0 && !defence.StartedStaysStarted.Off():
 		// It runs, or ran: "nothing happened" would be a lie.
 		return &errdefs.Error{Kind: errdefs.Protocol, Op: opExec, Backend: backend, Reasons: []string{"the agent says that a running command did not start"}, Err: errors.New(err.Error())}
 	default:
@@ -300,7 +331,7 @@ func (r *run) ended(end *agentclient.End) error {
 	if err := r.limits(end); err != nil {
 		return r.sandbox.failed(r.ctx, opExec, err)
 	}
-	return errdefs.Wrap(errdefs.Internal, "write output", errors.Join(r.out[0].err, r.out[1].err))
+	return r.writeFailed()
 }
 
 // limits names the limit that a failed command ran into, by what moved while it

@@ -89,8 +89,8 @@ func TestNamesInsideAreSlashed(t *testing.T) {
 	t.Parallel()
 	sandbox := &Sandbox{workDir: "/work", provider: &Provider{}}
 	for name, want := range map[string]string{
-		"a/b": "/work/a/b", `a\b`: `/work/a\b`, `a\..\b`: `/work/a\..\b`, `\a`: `/work/\a`, `C:\a\b`: `/work/C:\a\b`, "C:/a": "/work/C:/a",
-		`\\host\share`: `/work/\\host\share`, "//host/share": "/host/share", "/a//b/./c/": "/a/b/c", ".": "/work", "nul": "/work/nul", "a:b": "/work/a:b",
+		"a/b": "/job/a/b", `a\b`: `/job/a\b`, `a\..\b`: `/job/a\..\b`, `\a`: `/job/\a`, `C:\a\b`: `/job/C:\a\b`, "C:/a": "/job/C:/a",
+		`\\host\share`: `/job/\\host\share`, "//host/share": "/host/share", "/a//b/./c/": "/a/b/c", ".": "/work", "nul": "/job/nul", "a:b": "/job/a:b",
 	} {
 		if got, err := sandbox.Files().path("op", name); got != want || err != nil {
 			t.Errorf("%q leads to %q, want %q, %v", name, got, want, err)

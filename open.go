@@ -44,6 +44,7 @@ type opening struct {
 	cfg      Config
 	stateDir string
 	network  driver.Network
+	tools    toolset
 }
 
 func (o *opening) fail(kind errdefs.Kind, err error, reasons ...string) error {
@@ -64,6 +65,8 @@ func (o *opening) validate() error {
 	}
 	reasons := o.cfg.faults()
 	_, faults, unmountable := o.cfg.Layout.Resolve(o.declared, o.stateDir)
+	reasons = append(reasons, faults...)
+	o.tools, faults = findTools(o.cfg.Toolchains, o.cfg.Layout.Workdir)
 	reasons = append(reasons, faults...)
 	if len(reasons) > 0 {
 		return o.fail(errdefs.Invalid, nil, reasons...)
@@ -162,6 +165,8 @@ func (o *opening) provider(ctx context.Context, drv driver.Driver, owner *state.
 	reasons = append(reasons, o.impossible(caps)...)
 	mounts, faults, unmountable := o.cfg.Layout.Resolve(caps, o.stateDir)
 	reasons = append(append(reasons, faults...), unmountable...)
+	mounts, path, leftOut, faults := o.tools.mount(mounts, caps)
+	notes, reasons = append(notes, leftOut...), append(reasons, faults...)
 	if len(reasons) > 0 {
 		return nil, o.fail(errdefs.Unsupported, nil, append(reasons, advice(drv)...)...)
 	}
@@ -175,7 +180,7 @@ func (o *opening) provider(ctx context.Context, drv driver.Driver, owner *state.
 	}
 	return &Provider{
 		drv: drv, owner: owner, caps: caps, control: control,
-		cfg: o.cfg, stateDir: o.stateDir, network: o.network, limits: limits, mounts: mounts, notes: notes, ready: ready,
+		cfg: o.cfg, stateDir: o.stateDir, network: o.network, limits: limits, tools: o.tools, mounts: mounts, path: path, notes: notes, ready: ready,
 		live: map[string]*Sandbox{},
 	}, nil
 }

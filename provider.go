@@ -32,7 +32,9 @@ type Provider struct {
 	stateDir string
 	network  driver.Network
 	limits   Limits
+	tools    toolset
 	mounts   []driver.Mount
+	path     []string
 	notes    []string
 	ready    time.Duration
 
@@ -171,7 +173,7 @@ func (p *Provider) remove(id string) {
 // spec turns options into what the driver gets.
 func (p *Provider) spec(opts CreateOptions) (*driver.Spec, map[string]string, error) {
 	reasons := append(envFaults("env", opts.Env), labelFaults(opts.Labels)...)
-	mounts := p.mounts
+	mounts, path := p.mounts, p.path
 	kind := errdefs.Invalid
 	if opts.Layout != nil {
 		var faults, refusals []string
@@ -179,6 +181,8 @@ func (p *Provider) spec(opts CreateOptions) (*driver.Spec, map[string]string, er
 		if reasons = append(reasons, faults...); len(reasons) == 0 {
 			kind = errdefs.Unsupported
 		}
+		reasons = append(reasons, refusals...)
+		mounts, path, _, refusals = p.tools.mount(mounts, p.caps)
 		reasons = append(reasons, refusals...)
 	}
 	if len(reasons) > 0 {
@@ -197,6 +201,7 @@ func (p *Provider) spec(opts CreateOptions) (*driver.Spec, map[string]string, er
 		ID:       state.NewID(),
 		Mounts:   slices.Clone(mounts),
 		WorkRoot: layout.WorkRoot(),
+		Path:     slices.Clone(path),
 		Limits:   p.limits,
 		Network:  p.network,
 		Labels:   maps.Clone(opts.Labels),

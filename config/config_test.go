@@ -114,6 +114,7 @@ layout:
       source: {hostDir: {hostPath: DIR/skill}}
   workdir: DIR/work
   readOnly: [DIR/ro]
+toolchains: [DIR/python, /opt/node]
 defaultEgress: {kind: host}
 defaultTimeoutMs: 1500
 defaultMemoryLimitMb: 64
@@ -136,6 +137,8 @@ agent: DIR/berm-agent
 			Workdir:  dir + "/work",
 			ReadOnly: []string{dir + "/ro"},
 		},
+		Toolchains: berm.Toolchains{Roots: []string{dir + "/python", "/opt/node"}},
+
 		Limits:  berm.Limits{MemoryBytes: 64 << 20, Processes: 32, CPUs: 1.5, BestEffort: true},
 		Network: driver.NetworkHost,
 		Require: berm.Isolation{Filesystem: true, Processes: true},
@@ -155,6 +158,27 @@ agent: DIR/berm-agent
 	again := parse(t, string(encoded))
 	if diff := cmp.Diff(file.Config, again.Config); diff != "" {
 		t.Errorf("encoded and parsed again (-first +second):\n%s", diff)
+	}
+}
+
+func TestToolchains(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]berm.Toolchains{
+		"tier: process\n":                               {},
+		"tier: process\ntoolchains: none\n":             {},
+		"tier: process\ntoolchains: auto\n":             {Auto: true},
+		`{"tier":"process","toolchains":["/opt/node"]}`: {Roots: []string{"/opt/node"}},
+	} {
+		file := parse(t, text)
+		encoded, err := file.Encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, got := range []berm.Toolchains{file.Config.Toolchains, parse(t, string(encoded)).Config.Toolchains} {
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("%s (-want +got):\n%s", text, diff)
+			}
+		}
 	}
 }
 
@@ -252,6 +276,10 @@ func TestRefusals(t *testing.T) {
 		{errdefs.Unsupported, `{"tier":"process","network":"gated"}`, "network: gated needs the egress gate"},
 		{errdefs.Invalid, `{"tier":"process","network":"hots"}`, `network: "hots" is unknown; known: none, host; did you mean "host"?`},
 		{errdefs.Invalid, `{"tier":"process","network":"host","defaultEgress":{"kind":"deny-all"}}`, "network: host contradicts defaultEgress.kind deny-all"},
+		{errdefs.Invalid, `{"tier":"process","toolchains":"atuo"}`, `toolchains: "atuo" is unknown; write auto, none, or a list of folders; did you mean "auto"?`},
+		{errdefs.Invalid, `{"tier":"process","toolchains":true}`, "toolchains: must be auto, none, or a list of folders, not "},
+		{errdefs.Invalid, `{"tier":"process","toolchains":["/a","b"]}`, `toolchains[1]: "b" is not a clean absolute path`},
+		{errdefs.Invalid, `{"tier":"process","toolchains":[1]}`, "toolchains[0]: must be a string, not a number"},
 		{errdefs.Invalid, `{"tier":"process","stateDir":"x"}`, `stateDir: "x" is not an absolute path`},
 		{errdefs.Invalid, `{"tier":"process","stateDir":"/a/../b"}`, `stateDir: "/a/../b" is not clean; write "/b"`},
 	} {

@@ -23,6 +23,7 @@ type document struct {
 	Tier                 driver.Tier       `json:"tier"`
 	Layout               *driver.Layout    `json:"layout,omitempty"`
 	DefaultEgress        *egress           `json:"defaultEgress,omitempty"`
+	Toolchains           *toolchains       `json:"toolchains,omitempty"`
 	Network              driver.Network    `json:"network,omitempty"`
 	DefaultTimeoutMs     int64             `json:"defaultTimeoutMs,omitempty"`
 	DefaultMemoryLimitMb int64             `json:"defaultMemoryLimitMb,omitempty"`
@@ -54,6 +55,7 @@ func readDocument(o *object, factory *driver.Factory) document {
 		read := readLayout(layout)
 		d.Layout = &read
 	}
+	d.Toolchains = readToolchains(o)
 	d.readNetwork(o, factory)
 	// Milliseconds are bounded by what a 32-bit timer takes, the memory by what
 	// package berm accepts, processes by the kernel's largest pid.
@@ -180,6 +182,8 @@ func (d document) config() berm.Config {
 			CPUs:        d.CPUs,
 			BestEffort:  d.BestEffort,
 		},
+		Toolchains: d.Toolchains.config(),
+
 		Network: d.Network,
 		Timeout: time.Duration(d.DefaultTimeoutMs) * time.Millisecond,
 		Env:     maps.Clone(d.Env),

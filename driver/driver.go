@@ -82,6 +82,8 @@ type Spec struct {
 	// WorkRoot is the working directory of commands that name none; one of the
 	// mounts is there.
 	WorkRoot string
+	// Path has directories of the mounts that go before the backend's own PATH.
+	Path []string
 	// Limits has every default filled in; a zero field is not limited.
 	Limits Limits
 	// Network is how the machine reaches the outside.

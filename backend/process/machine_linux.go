@@ -185,9 +185,14 @@ func (m *machine) enter(ctx context.Context, o order, limits cgroup.Limits) erro
 	return errors.Join(err, <-limited)
 }
 
+// searchPath is the PATH of a sandbox's commands.
+func searchPath(spec *driver.Spec) string {
+	return strings.Join(append(slices.Clone(spec.Path), commandPath), ":")
+}
+
 // boot is the first message for the agent, and its descriptors.
 func (m *machine) boot(spec *driver.Spec) (boot.Config, []*os.File) {
-	c := boot.Config{User: "user", Home: homePath, Dir: workRoot(spec.Mounts), Path: commandPath, TempDir: tmpPath, Probe: ahead(spec.Probe)}
+	c := boot.Config{User: "user", Home: homePath, Dir: workRoot(spec.Mounts), Path: searchPath(spec), TempDir: tmpPath, Probe: ahead(spec.Probe)}
 	var files []*os.File
 	if payload := m.group.Payload(); payload != nil {
 		c.Files, files = append(c.Files, boot.CgroupDir), append(files, payload)

@@ -91,11 +91,15 @@ func (s *session) command(ctx context.Context) status {
 		cmd.Stdout = &stream{to: s.app.stdout, gone: s.signals.cancel}
 		cmd.Stderr = &stream{to: s.app.stderr, gone: s.signals.cancel}
 	}
+	if s.plan.terminal >= 0 {
+		size := sizeOf(s.plan.terminal)
+		cmd.TTY = &size
+	}
 	s.signals.hold()
 	err := cmd.Start()
 	if err == nil {
 		s.signals.attach(cmd)
-		err = cmd.Wait()
+		err = s.attend(ctx, cmd)
 	}
 	var ended *berm.ExitError
 	if errors.As(err, &ended) {
@@ -110,6 +114,20 @@ func (s *session) command(ctx context.Context) status {
 		return statusFailure
 	}
 	return code
+}
+
+// attend sees a command that runs to its end.
+func (s *session) attend(ctx context.Context, cmd *berm.Cmd) error {
+	if s.plan.terminal < 0 {
+		return cmd.Wait()
+	}
+	restore, err := raw(ctx, s.plan.terminal, cmd)
+	if err != nil {
+		s.signals.cancel(&outputError{err})
+		return errors.Join(err, cmd.Wait())
+	}
+	defer restore()
+	return cmd.Wait()
 }
 
 // stream passes output on. When the other end is gone it ends the run, as a pipe

@@ -128,6 +128,6 @@ is measured before anything runs in it; what cannot be promised is refused.`,
 	root.SetOut(a.stdout)
 	root.SetErr(a.stderr)
 	root.SetFlagErrorFunc(flagFault)
-	root.AddCommand(a.runCommand(), a.doctorCommand(), a.configCommand(), a.versionCommand())
+	root.AddCommand(a.runCommand(), a.shellCommand(), a.doctorCommand(), a.configCommand(), a.versionCommand())
 	return root
 }

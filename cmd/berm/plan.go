@@ -27,6 +27,8 @@ type plan struct {
 	args    []string
 	posture string
 	json    bool
+	// terminal is the descriptor of the one that the command gets, -1 for none.
+	terminal int
 	// missing are directories to be made.
 	missing []string
 }
@@ -47,7 +49,7 @@ func (p *planner) fault(format string, args ...any) {
 
 // newPlan changes nothing on the host.
 func (a *app) newPlan(f *runFlags, args []string) (*plan, error) {
-	p := &planner{app: a, flags: f, plan: &plan{args: args, json: f.json}}
+	p := &planner{app: a, flags: f, plan: &plan{args: args, json: f.json, terminal: -1}}
 	p.reasons = append(p.reasons, a.unknown...)
 	if len(args) == 0 {
 		p.fault(noCommand)
@@ -55,9 +57,13 @@ func (a *app) newPlan(f *runFlags, args []string) (*plan, error) {
 	for _, name := range f.empty {
 		p.fault("--%s: the value is empty", name)
 	}
+	if f.tty {
+		p.tty()
+	}
 	fileErr := p.file()
 	p.chooseBackend()
 	p.layout()
+	p.toolchains()
 	p.environment()
 	p.limits()
 	p.network()
@@ -65,6 +71,19 @@ func (a *app) newPlan(f *runFlags, args []string) (*plan, error) {
 	p.posture()
 	p.checkLayout()
 	return p.plan, p.err(fileErr)
+}
+
+// tty finds the terminal that the command is going to share.
+func (p *planner) tty() {
+	fd, ok := p.app.terminal()
+	switch {
+	case !ok:
+		p.fault(notATerminal)
+	case p.flags.json:
+		p.fault("--tty: the output of a terminal cannot be an object of --json")
+	default:
+		p.plan.terminal = fd
+	}
 }
 
 // err joins the faults of the flags with those of the file.

@@ -32,6 +32,33 @@ func (p *planner) layout() {
 	p.skills()
 }
 
+// toolchains: one who types a command here expects to find the programs that are
+// found here, so nothing said is auto.
+func (p *planner) toolchains() {
+	said := p.flags.toolchains
+	if len(said) == 0 {
+		if p.flags.config == "" {
+			p.plan.config.Toolchains.Auto = true
+		}
+		return
+	}
+	p.plan.config.Toolchains = berm.Toolchains{}
+	for _, entry := range said {
+		switch entry {
+		case "none":
+			if len(said) > 1 {
+				p.fault("--toolchains: none stands alone")
+			}
+		case "auto":
+			p.plan.config.Toolchains.Auto = true
+		default:
+			if root := p.absolute("--toolchains", entry); root != "" {
+				p.plan.config.Toolchains.Roots = append(p.plan.config.Toolchains.Roots, root)
+			}
+		}
+	}
+}
+
 func (p *planner) volume(flag, dir string, was *berm.Volume, mayMake bool) *berm.Volume {
 	if dir == "" {
 		return was

@@ -19,8 +19,8 @@ type runFlags struct {
 	timeout, memory       string
 	pids, cpus            string
 	network, posture      string
-	require               []string
-	bestEffort, json      bool
+	require, toolchains   []string
+	bestEffort, json, tty bool
 	// bestEffortSaid: the flag was given, so that false overrides a file.
 	bestEffortSaid bool
 	// empty are flags that were given an empty value, as an unset variable in a
@@ -57,19 +57,27 @@ failure is {"error": {"name","message","reasons","cause"}}.`,
   berm run --outputs ./out -- sh -c 'echo hi > hi.txt'
   berm run --workdir . --memory 2GiB --pids 64 --timeout 5m -- make test
   berm run --require filesystem,network,processes --posture - -- true
-  echo 1+2 | berm run --json -- python3 -i`,
+  echo 1+2 | berm run --json -- python3 -i
+  berm run --tty -- vi notes.txt`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			f.bestEffortSaid = cmd.Flags().Changed("best-effort")
-			cmd.Flags().Visit(func(flag *pflag.Flag) {
-				if text := flag.Value.String(); text == "" || text == "[]" {
-					f.empty = append(f.empty, flag.Name)
-				}
-			})
+			f.said(cmd)
 			return a.run(cmd.Context(), f, args)
 		},
 	}
 	f.add(cmd)
+	cmd.Flags().BoolVar(&f.json, "json", false, "print the result as one JSON object instead of streaming")
+	cmd.Flags().BoolVarP(&f.tty, "tty", "t", false, "give the command a terminal, connected to the one that berm was started on")
 	return cmd
+}
+
+// said notes what only the parsed flags tell.
+func (f *runFlags) said(cmd *cobra.Command) {
+	f.bestEffortSaid = cmd.Flags().Changed("best-effort")
+	cmd.Flags().Visit(func(flag *pflag.Flag) {
+		if text := flag.Value.String(); text == "" || text == "[]" {
+			f.empty = append(f.empty, flag.Name)
+		}
+	})
 }
 
 // add declares the flags. Words in backquotes name the value in the help.
@@ -86,6 +94,7 @@ func (f *runFlags) add(cmd *cobra.Command) {
 	flags.StringVar(&f.uploads, "uploads", "", "mount `DIR` read-only at /mnt/user-data/uploads")
 	flags.StringArrayVar(&f.skills, "skill", nil, "mount a directory read-only at /mnt/skills/ID (`ID=DIR`, repeatable)")
 	flags.StringArrayVar(&f.readOnly, "bind-ro", nil, "mount `DIR` read-only at its own path (repeatable)")
+	flags.StringSliceVar(&f.toolchains, "toolchains", nil, "show compilers and interpreters from outside the system's paths, read-only: auto (default, those on berm's PATH), none, or their folders (`LIST`)")
 	flags.StringArrayVarP(&f.env, "env", "e", nil, "set a variable inside: `K=V`, or K alone to pass berm's own value, which then shows in no list of processes (repeatable)")
 	flags.StringVar(&f.timeout, "timeout", "", "end the command after `DURATION` (90s, 5m, 1h30m)")
 	flags.StringVar(&f.memory, "memory", "", "bound memory to `SIZE`, in powers of 1024: 512M, 1GiB (default 1GiB)")
@@ -95,7 +104,6 @@ func (f *runFlags) add(cmd *cobra.Command) {
 	flags.StringVar(&f.network, "network", "", "`NET` is none (default) or host: the host's own network, not isolated")
 	flags.StringSliceVar(&f.require, "require", nil, "refuse to run without these promises: filesystem,network,processes,limits (`LIST`)")
 	flags.StringVar(&f.posture, "posture", "", "write what was measured to `FILE` as JSON; - is the standard error")
-	flags.BoolVar(&f.json, "json", false, "print the result as one JSON object instead of streaming")
 	_ = cmd.MarkFlagFilename("config", "json", "yaml", "yml")
 	for _, name := range []string{"workdir", "outputs", "scratch", "uploads", "bind-ro"} {
 		_ = cmd.MarkFlagDirname(name)

@@ -27,10 +27,7 @@ func (p *processes) Start(ctx context.Context, req *agentv1.StartRequest, stream
 	send := func(event *agentv1.ProcessEvent) error {
 		return stream.Send(&agentv1.StartResponse{Event: event})
 	}
-	if req.GetPty() != nil {
-		return connect.NewError(connect.CodeUnimplemented, "this agent has no terminals")
-	}
-	program, err := p.planner.plan(req.GetProcess())
+	program, err := p.planner.plan(req.GetProcess(), req.GetPty() != nil)
 	if err != nil {
 		return refuseStart(err, req.GetTypedFailures(), send)
 	}
@@ -41,6 +38,7 @@ func (p *processes) Start(ctx context.Context, req *agentv1.StartRequest, stream
 	proc, err := p.start(wish{
 		program: program, config: req.GetProcess(), tag: req.Tag, stdin: req.Stdin == nil || req.GetStdin(),
 		timeout: time.Duration(min(req.GetTimeoutMs(), maxTimeout)) * time.Millisecond, first: sub,
+		pty: req.GetPty(), keep: req.GetKeepBytes(),
 	})
 	if err != nil {
 		return refuseStart(err, req.GetTypedFailures(), send)
@@ -120,7 +118,7 @@ func (p *processes) Connect(ctx context.Context, req *agentv1.ConnectRequest, st
 		return unknown(req.GetProcess())
 	}
 	sub := newSubscriber(false, p.stall)
-	proc.subscribe(sub)
+	proc.subscribe(sub, req.GetFrom())
 	defer proc.unsubscribe(sub)
 	return newFollower(ctx, proc, sub, func(event *agentv1.ProcessEvent) error {
 		return stream.Send(&agentv1.ConnectResponse{Event: event})
@@ -132,15 +130,24 @@ func (p *processes) List(context.Context, *agentv1.ListRequest) (*agentv1.ListRe
 	out := &agentv1.ListResponse{}
 	for _, proc := range p.table.list() {
 		out.Processes = append(out.Processes, &agentv1.ProcessInfo{
-			Config: proc.config, Pid: uint32(proc.pid), Tag: proc.tag,
+			Config: proc.config, Pid: uint32(proc.pid), Tag: proc.tag, Id: proc.id, Tty: proc.terminal,
 		})
 	}
 	return out, nil
 }
 
-// Update is for terminals.
-func (p *processes) Update(context.Context, *agentv1.UpdateRequest) (*agentv1.UpdateResponse, error) {
-	return nil, connect.NewError(connect.CodeUnimplemented, "this agent has no terminals")
+// Update gives a terminal another size.
+func (p *processes) Update(_ context.Context, req *agentv1.UpdateRequest) (*agentv1.UpdateResponse, error) {
+	proc := p.table.find(req.GetProcess())
+	if proc == nil || proc.life.Err() != nil {
+		return nil, unknown(req.GetProcess())
+	}
+	if req.GetPty() != nil {
+		if err := proc.resize(req.GetPty().GetSize()); err != nil {
+			return nil, err
+		}
+	}
+	return &agentv1.UpdateResponse{}, nil
 }
 
 // SendSignal sends SIGKILL to the whole tree, also after its leader's end, and
@@ -218,6 +225,9 @@ func (p *processes) CloseStdin(_ context.Context, req *agentv1.CloseStdinRequest
 	if proc == nil {
 		return nil, unknown(req.GetProcess())
 	}
+	if proc.terminal {
+		return nil, connect.NewError(connect.CodeUnknown, "a terminal is not closed; send its end-of-file character")
+	}
 	proc.stdin.close()
 	return &agentv1.CloseStdinResponse{}, nil
 }
@@ -239,11 +249,14 @@ func (p *process) send(number syscall.Signal) (bool, error) {
 
 // feed writes one message's input.
 func (p *process) feed(ctx context.Context, in *agentv1.ProcessInput) error {
-	data, ok := in.GetInput().(*agentv1.ProcessInput_Stdin)
-	if !ok {
-		return connect.Errorf(connect.CodeInternal, "process %d has no terminal", p.pid)
+	data, forTerminal := in.GetStdin(), false
+	if keys, ok := in.GetInput().(*agentv1.ProcessInput_Pty); ok {
+		data, forTerminal = keys.Pty, true
 	}
-	err := p.stdin.write(ctx, data.Stdin)
+	if forTerminal != p.terminal {
+		return connect.Errorf(connect.CodeInternal, "process %d has a terminal: %t", p.pid, p.terminal)
+	}
+	err := p.stdin.write(ctx, data)
 	if errors.Is(err, errStdinClosed) {
 		return connect.Errorf(connect.CodeInternal, "process %d: %s", p.pid, err).WithCause(err)
 	}
@@ -255,6 +268,8 @@ func unknown(selector *agentv1.ProcessSelector) error {
 	switch by := selector.GetSelector().(type) {
 	case *agentv1.ProcessSelector_Pid:
 		return connect.Errorf(connect.CodeNotFound, "no process with pid %d", by.Pid)
+	case *agentv1.ProcessSelector_Id:
+		return connect.Errorf(connect.CodeNotFound, "no process with id %d", by.Id)
 	case *agentv1.ProcessSelector_Tag:
 		return connect.Errorf(connect.CodeNotFound, "no process with tag %q", by.Tag)
 	}
@@ -268,7 +283,7 @@ const maxSelf = 4 << 20
 // standard output. Its tree is ended before it returns. Errors: a status other
 // than 0, too much output, the context's.
 func (p *processes) runSelf(ctx context.Context, args []string, stdin []byte) ([]byte, error) {
-	env, _ := p.planner.environment(nil)
+	env, _ := p.planner.environment(nil, false)
 	sub := newSubscriber(true, p.stall)
 	proc, err := p.start(wish{
 		program: program{path: p.config.Executable, args: append([]string{"berm-agent"}, args...), env: env, dir: p.planner.dir},

@@ -18,8 +18,8 @@ func TestSlowSubscriberIsDropped(t *testing.T) {
 	p := &process{pid: 1, closing: make(chan struct{}), done: make(chan struct{}), buffers: lent}
 	slow := newSubscriber(false, 20*time.Millisecond)
 	quick := newSubscriber(true, 0)
-	p.subscribe(slow)
-	p.subscribe(quick)
+	p.subscribe(slow, nil)
+	p.subscribe(quick, nil)
 	const chunks = 3 * inFlight
 	for range chunks {
 		c := chunk{data: []byte("x"), refs: new(atomic.Int32)}
@@ -49,7 +49,7 @@ func TestOwnerHoldsUpItsCommandUntilItGoes(t *testing.T) {
 	t.Parallel()
 	p := &process{closing: make(chan struct{}), buffers: &buffers{}}
 	owner := newSubscriber(true, time.Nanosecond)
-	p.subscribe(owner)
+	p.subscribe(owner, nil)
 	delivered := make(chan struct{})
 	go func() {
 		defer close(delivered)

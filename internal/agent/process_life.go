@@ -18,12 +18,17 @@ import (
 // forgotten.
 type process struct {
 	pid     int
+	id      uint64
 	config  *agentv1.ProcessConfig
 	tag     *string
 	tree    tree
 	stdin   *input
-	outputs [2]*output
+	outputs []*output
 	buffers *buffers
+	// terminal is true where one is all three streams.
+	terminal bool
+	// keep is true where streams has a limit.
+	keep    bool
 	began   time.Time
 	filled  uint64 // disks.begin's count
 	closing <-chan struct{}
@@ -42,13 +47,27 @@ type process struct {
 	timedOut bool
 	timer    *time.Timer
 	subs     []*subscriber
+	streams  streams
 }
 
-// subscribe adds a stream; after the end it gets nothing but the end.
-func (p *process) subscribe(s *subscriber) {
+// subscribe adds a stream; after the end it gets nothing but the end. With from
+// it first gets what was kept, and then what comes: each byte once.
+func (p *process) subscribe(s *subscriber, from *agentv1.Offsets) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.subs = append(slices.Clip(p.subs), s)
+	if from != nil {
+		s.backlog = p.streams.backlog(from)
+	}
+}
+
+// forget gives up what was kept.
+func (p *process) forget() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for i := range p.streams {
+		p.streams[i].drop()
+	}
 }
 
 // unsubscribe takes a stream away and lets a waiting reader go on.
@@ -62,6 +81,9 @@ func (p *process) unsubscribe(s *subscriber) {
 // deliver offers a chunk to every subscriber; without one it is dropped.
 func (p *process) deliver(c chunk) {
 	p.mu.Lock()
+	if p.keep {
+		c.offset = p.streams[c.stream-1].add(c.data)
+	}
 	subs := p.subs
 	p.mu.Unlock()
 	// One reference is the reader's own, until the last was offered.
@@ -206,6 +228,11 @@ func (p *process) settle(status unix.WaitStatus, waitErr error) {
 		if pid != p.pid {
 			end.Lingering = append(end.Lingering, uint32(pid))
 		}
+	}
+	if p.keep {
+		p.mu.Lock()
+		end.Total = p.streams.total()
+		p.mu.Unlock()
 	}
 	end.DurationUs = uint64(duration.Microseconds())
 	p.lingering = listErr != nil || !p.tree.release()

@@ -32,6 +32,8 @@ const (
 type chunk struct {
 	stream int
 	data   []byte
+	// offset is where in its stream the data begins, where that is counted.
+	offset uint64
 	whole  *[readSize]byte
 	refs   *atomic.Int32
 }

@@ -40,13 +40,13 @@ func newPlanner(config boot.Config) planner {
 
 // plan checks the request and finds its program. The error is a *connect.Error
 // for a request that is wrong, else a *startError.
-func (p planner) plan(config *agentv1.ProcessConfig) (program, error) {
+func (p planner) plan(config *agentv1.ProcessConfig, terminal bool) (program, error) {
 	if err := checkConfig(config); err != nil {
 		return program{}, err
 	}
 	out := program{dir: p.directory(config.GetCwd()), args: append([]string{config.GetCmd()}, config.GetArgs()...)}
 	var search string
-	out.env, search = p.environment(config.GetEnvs())
+	out.env, search = p.environment(config.GetEnvs(), terminal)
 	var err error
 	out.path, err = lookUp(config.GetCmd(), search, out.dir)
 	if err != nil {
@@ -103,10 +103,13 @@ func (p planner) directory(cwd string) string {
 }
 
 // environment gives the sorted environment and the PATH in it.
-func (p planner) environment(extra map[string]string) (env []string, search string) {
-	env = make([]string, 0, len(p.env)+len(extra))
+func (p planner) environment(extra map[string]string, terminal bool) (env []string, search string) {
+	env = make([]string, 0, len(p.env)+len(extra)+1)
 	if defence.CommandEnvironment.Off() {
 		env = os.Environ()
+	}
+	if _, given := extra["TERM"]; terminal && !given {
+		env = append(env, "TERM=xterm-256color")
 	}
 	for key, value := range p.env {
 		if _, replaced := extra[key]; !replaced {

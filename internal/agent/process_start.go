@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"connectrpc.com/connect/v2"
@@ -41,7 +42,10 @@ type processes struct {
 	gate    sync.RWMutex
 	closed  bool
 	closing chan struct{}
-	work    sync.WaitGroup
+	// lastID numbers the processes, kept counts what their rings hold.
+	lastID atomic.Uint64
+	kept   atomic.Int64
+	work   sync.WaitGroup
 
 	// readers are the pipes that are still open.
 	readersMu sync.Mutex
@@ -165,6 +169,9 @@ type wish struct {
 	stdin   bool
 	timeout time.Duration
 	first   *subscriber
+	// pty is not nil for a terminal, keep is for how many bytes of each stream.
+	pty  *agentv1.PTY
+	keep uint32
 }
 
 // start runs a program. Errors: a *startError, or a *connect.Error after close.
@@ -178,13 +185,14 @@ func (p *processes) start(w wish) (*process, error) {
 	if err != nil {
 		return nil, &startError{text: err.Error(), err: err}
 	}
-	pipes, err := p.openPipes(w.stdin)
+	pipes, err := p.openStreams(w)
 	if err != nil {
 		tree.release()
-		return nil, &startError{text: err.Error(), err: err}
+		return nil, err
 	}
 	var in start
 	tree.place(&in)
+	in.attr.Setctty = pipes.terminal // of descriptor 0
 	if p.reaper != nil {
 		p.reaper.begin()
 		defer p.reaper.end()
@@ -211,8 +219,8 @@ func (p *processes) start(w wish) (*process, error) {
 // adopt makes the process known and starts its goroutines.
 func (p *processes) adopt(w wish, tree tree, child spawned, pipes *pipes, began time.Time, filled uint64) *process {
 	proc := &process{
-		pid: child.pid, config: w.config, tag: w.tag, tree: tree, buffers: &p.buffers, began: began, filled: filled,
-		closing: p.closing, done: make(chan struct{}),
+		pid: child.pid, id: p.lastID.Add(1), config: w.config, tag: w.tag, tree: tree, buffers: &p.buffers, began: began, filled: filled,
+		closing: p.closing, done: make(chan struct{}), terminal: pipes.terminal, keep: w.keep > 0, streams: newStreams(w.keep, &p.kept),
 	}
 	proc.life, proc.endLife = context.WithCancel(context.Background())
 	if pipes.stdin != nil {
@@ -222,11 +230,15 @@ func (p *processes) adopt(w wish, tree tree, child spawned, pipes *pipes, began 
 		proc.subs = []*subscriber{w.first}
 	}
 	for i, file := range pipes.outputs {
+		stream := i + 1
+		if pipes.terminal {
+			stream = terminalStream
+		}
 		out := &output{
-			stream: i + 1, file: file, buffers: &p.buffers, deliver: proc.deliver,
+			stream: stream, file: file, buffers: &p.buffers, deliver: proc.deliver,
 			leaderEnded: proc.life.Done(), settled: make(chan struct{}), done: make(chan struct{}),
 		}
-		proc.outputs[i] = out
+		proc.outputs = append(proc.outputs, out)
 	}
 	p.readersMu.Lock()
 	for _, out := range proc.outputs {
@@ -337,9 +349,26 @@ func (p *processes) tend() {
 // pipes are one command's standard streams: our ends and the child's.
 type pipes struct {
 	stdin   *os.File
-	outputs [2]*os.File
+	outputs []*os.File
 	ends    [3]int
 	null    bool
+	// terminal: all three are one.
+	terminal bool
+}
+
+// openStreams makes what a wish asks for. The error is a *startError or the
+// request's fault.
+func (p *processes) openStreams(w wish) (*pipes, error) {
+	open := func() (*pipes, error) { return p.openPipes(w.stdin) }
+	if w.pty != nil {
+		open = func() (*pipes, error) { return openTerminal(w.pty.GetSize()) }
+	}
+	out, err := open()
+	var wrong *connect.Error
+	if err != nil && !errors.As(err, &wrong) {
+		err = &startError{text: err.Error(), err: err}
+	}
+	return out, err
 }
 
 // openPipes makes the streams; stdin is the null device unless it is wanted.
@@ -353,13 +382,14 @@ func (p *processes) openPipes(stdin bool) (*pipes, error) {
 	} else {
 		out.ends[0], out.null = int(p.null.Fd()), true
 	}
-	for i := range out.outputs {
-		var err error
-		if out.ends[i+1], out.outputs[i], err = newPipe(false); err != nil {
+	for i := range out.ends[1:] {
+		end, own, err := newPipe(false)
+		if err != nil {
 			out.closeChild()
 			out.closeOwn()
 			return nil, err
 		}
+		out.ends[i+1], out.outputs = end, append(out.outputs, own)
 	}
 	return out, nil
 }
@@ -393,9 +423,10 @@ func (s *pipes) closeChild() {
 }
 
 func (s *pipes) closeOwn() {
-	for _, file := range []*os.File{s.stdin, s.outputs[0], s.outputs[1]} {
-		if file != nil {
-			_ = file.Close()
-		}
+	if s.stdin != nil {
+		_ = s.stdin.Close()
+	}
+	for _, file := range s.outputs {
+		_ = file.Close()
 	}
 }

@@ -26,7 +26,9 @@ const (
 
 // subscriber is one stream that follows a command.
 type subscriber struct {
-	chunks chan chunk
+	// backlog comes before chunks.
+	backlog []chunk
+	chunks  chan chunk
 	// gone is closed when the stream has ended, dropped when the subscriber was
 	// too slow.
 	gone    chan struct{}
@@ -102,11 +104,17 @@ func (f *follower) run(ctx context.Context) error {
 	// It stays held: the end of the request flushes what is left, once.
 	f.gate.hold()
 	started := &agentv1.ProcessEvent{Event: &agentv1.ProcessEvent_Start{
-		Start: &agentv1.ProcessEvent_StartEvent{Pid: uint32(f.process.pid)},
+		Start: &agentv1.ProcessEvent_StartEvent{Pid: uint32(f.process.pid), Id: f.process.id},
 	}}
 	if err := f.send(started); err != nil {
 		return err
 	}
+	for _, c := range f.sub.backlog {
+		if err := f.data(c); err != nil {
+			return err
+		}
+	}
+	f.sub.backlog = nil
 	wait := holdTime
 	if !f.sub.owner {
 		// The stream's client wants the pid, perhaps nothing else.
@@ -159,7 +167,7 @@ func (f *follower) idle(held *bool) error {
 func (f *follower) data(c chunk) error {
 	large := c.whole != nil
 	var err error
-	if large && f.gate.framed {
+	if large && f.gate.framed && !f.process.keep {
 		err = f.gate.output(c)
 	} else {
 		err = f.send(dataEvent(c))
@@ -194,10 +202,13 @@ func (f *follower) finish(ctx context.Context) error {
 }
 
 func dataEvent(c chunk) *agentv1.ProcessEvent {
-	data := &agentv1.ProcessEvent_DataEvent{}
-	if c.stream == 1 {
+	data := &agentv1.ProcessEvent_DataEvent{Offset: c.offset}
+	switch c.stream {
+	case 1:
 		data.Output = &agentv1.ProcessEvent_DataEvent_Stdout{Stdout: c.data}
-	} else {
+	case terminalStream:
+		data.Output = &agentv1.ProcessEvent_DataEvent_Pty{Pty: c.data}
+	default:
 		data.Output = &agentv1.ProcessEvent_DataEvent_Stderr{Stderr: c.data}
 	}
 	return &agentv1.ProcessEvent{Event: &agentv1.ProcessEvent_Data{Data: data}}

@@ -62,6 +62,9 @@ func (t *table) prune() {
 	for n < len(t.ended) && t.ended[n].finished.Before(old) {
 		n++
 	}
+	for _, p := range t.ended[:n] {
+		p.forget()
+	}
 	if n > 0 {
 		t.ended = slices.Clone(t.ended[n:])
 	}
@@ -134,6 +137,8 @@ func matcher(selector *agentv1.ProcessSelector) func(*process) bool {
 	switch by := selector.GetSelector().(type) {
 	case *agentv1.ProcessSelector_Pid:
 		return func(p *process) bool { return uint64(p.pid) == uint64(by.Pid) }
+	case *agentv1.ProcessSelector_Id:
+		return func(p *process) bool { return p.id == by.Id }
 	case *agentv1.ProcessSelector_Tag:
 		return func(p *process) bool { return p.tag != nil && *p.tag == by.Tag }
 	}

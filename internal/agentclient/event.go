@@ -16,14 +16,17 @@ const (
 )
 
 // Event is one thing that a command's stream tells; exactly one of Started,
-// Stdout, Stderr and End is set. Stdout and Stderr are the receiver's until it
+// Stdout, Stderr, PTY and End is set. Output is the receiver's until it
 // asks for the next event; Lingering is for good.
 type Event struct {
-	// Started is true for the first event of a command that runs; PID is set.
+	// Started is true for the first event of a command that runs; Ref is set.
 	Started bool
-	PID     uint32
-	// Stdout and Stderr are output as it comes, cut anywhere.
-	Stdout, Stderr []byte
+	Ref
+	// Stdout, Stderr and PTY are output as it comes, cut anywhere.
+	Stdout, Stderr, PTY []byte
+	// Missing counts bytes of the stream before this output that were not kept
+	// long enough. Connect with offsets alone tells of them.
+	Missing uint64
 	// End is the last event.
 	End *End
 }
@@ -68,6 +71,11 @@ type End struct {
 // an end that says why nothing ran.
 type order struct {
 	started, ended bool
+	// terminal: the command has one, and no other stream.
+	terminal bool
+	// counted: data says where it belongs, and at is where each stream goes on.
+	counted bool
+	at      Offsets
 }
 
 // next checks and turns over one event. The second result is false for one that
@@ -88,12 +96,12 @@ func (o *order) next(event *agentv1.ProcessEvent) (Event, bool, error) {
 			return Event{}, false, broken("receive", "pid %d", pid)
 		}
 		o.started = true
-		return Event{Started: true, PID: pid}, true, nil
+		return Event{Started: true, Ref: Ref{PID: pid, ID: event.GetStart().GetId(), Terminal: o.terminal}}, true, nil
 	case event.GetData() != nil:
 		if !o.started && !defence.ClientEventOrder.Off() {
 			return Event{}, false, broken("receive", "data before the start event")
 		}
-		return data(event.GetData())
+		return o.data(event.GetData())
 	case event.GetEnd() != nil:
 		end, err := o.end(event.GetEnd())
 		if err != nil {
@@ -105,15 +113,35 @@ func (o *order) next(event *agentv1.ProcessEvent) (Event, bool, error) {
 	return Event{}, false, broken("receive", "an event of no known kind")
 }
 
-func data(event *agentv1.ProcessEvent_DataEvent) (Event, bool, error) {
+func (o *order) data(event *agentv1.ProcessEvent_DataEvent) (Event, bool, error) {
+	var out Event
+	var bytes []byte
+	var next *uint64
+	terminal := false
 	switch output := event.GetOutput().(type) {
 	case *agentv1.ProcessEvent_DataEvent_Stdout:
-		return Event{Stdout: output.Stdout}, len(output.Stdout) > 0, nil
+		bytes, next = output.Stdout, &o.at.Stdout
+		out.Stdout = bytes
 	case *agentv1.ProcessEvent_DataEvent_Stderr:
-		return Event{Stderr: output.Stderr}, len(output.Stderr) > 0, nil
+		bytes, next = output.Stderr, &o.at.Stderr
+		out.Stderr = bytes
+	case *agentv1.ProcessEvent_DataEvent_Pty:
+		bytes, next, terminal = output.Pty, &o.at.PTY, true
+		out.PTY = bytes
 	default:
-		return Event{}, false, broken("receive", "output of a terminal that was not asked for")
+		return out, false, broken("receive", "output of no known stream")
 	}
+	if terminal != o.terminal {
+		return Event{}, false, broken("receive", "output of a terminal: %t, asked for: %t", terminal, o.terminal)
+	}
+	if o.counted {
+		first := event.GetOffset()
+		if first < *next || first > math.MaxInt64 {
+			return Event{}, false, broken("receive", "output at %d, expected at %d", first, *next)
+		}
+		out.Missing, *next = first-*next, first+uint64(len(bytes))
+	}
+	return out, len(bytes) > 0, nil
 }
 
 // end checks the end event against itself and against what came before.

@@ -250,7 +250,7 @@ func TestSilentAgent(t *testing.T) {
 			}
 			return err
 		},
-		"input": func(ctx context.Context) error { return c.Input(ctx, 1, endless{}) },
+		"input": func(ctx context.Context) error { return c.Input(ctx, agentclient.Ref{PID: 1}, endless{}) },
 		"probe": func(ctx context.Context) error { _, err := c.Probe(ctx, nil); return err },
 	} {
 		t.Run(name, func(t *testing.T) {

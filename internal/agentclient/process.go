@@ -11,7 +11,6 @@ import (
 	"github.com/berm-dev/berm/errdefs"
 	"github.com/berm-dev/berm/internal/defence"
 	"github.com/berm-dev/berm/internal/gen/agentv1"
-	"github.com/berm-dev/berm/internal/gen/agentv1/agentv1connect"
 )
 
 // endGrace is how long the stream of a command that has ended may take to end.
@@ -34,16 +33,51 @@ type StartRequest struct {
 	Timeout time.Duration
 	// KillOnClose makes the end of the stream the end of the command's tree.
 	KillOnClose bool
+	// Terminal makes all three streams one terminal; nil for pipes.
+	Terminal *Size
+	// Keep is how many bytes of each stream the agent keeps for Connect.
+	Keep uint32
 }
+
+// Size is a terminal's, in characters, each from 1 to 65535.
+type Size struct{ Columns, Rows int }
+
+func (s *Size) message() *agentv1.PTY {
+	if s == nil {
+		return nil
+	}
+	return &agentv1.PTY{Size: &agentv1.PTY_Size{Cols: uint32(s.Columns), Rows: uint32(s.Rows)}} //nolint:gosec // the agent refuses what is none
+}
+
+// Ref names a command for the calls about it. ID is 0 for an agent that is not
+// ours; then PID counts.
+type Ref struct {
+	PID uint32
+	ID  uint64
+	// Terminal: the command's streams are one.
+	Terminal bool
+}
+
+func (r Ref) selector() *agentv1.ProcessSelector {
+	if r.ID != 0 {
+		return &agentv1.ProcessSelector{Selector: &agentv1.ProcessSelector_Id{Id: r.ID}}
+	}
+	return &agentv1.ProcessSelector{Selector: &agentv1.ProcessSelector_Pid{Pid: r.PID}}
+}
+
+// Offsets count the bytes of each stream since a command's start.
+type Offsets struct{ Stdout, Stderr, PTY uint64 }
 
 // Stream has the events of one command. Recv is for one goroutine at a time;
 // Close may be called at any time.
 type Stream struct {
 	ctx    context.Context //nolint:containedctx // the caller's, which lives as long as the stream
 	cancel context.CancelFunc
-	stream agentv1connect.ProcessStartClientStream
-	order  order
-	last   error
+	// receive and close are the stream's own.
+	receive func() (*agentv1.ProcessEvent, error)
+	close   func() error
+	order   order
+	last    error
 }
 
 // Start starts a command and opens its stream, whose life ctx bounds; a deadline
@@ -60,7 +94,33 @@ func (c *Client) Start(ctx context.Context, req StartRequest) (*Stream, error) {
 		cancel()
 		return nil, fault(ctx, "start", err)
 	}
-	return &Stream{ctx: ctx, cancel: cancel, stream: stream}, nil
+	return &Stream{ctx: ctx, cancel: cancel, close: stream.Close, order: order{terminal: req.Terminal != nil}, receive: func() (*agentv1.ProcessEvent, error) {
+		message, err := stream.Receive()
+		return message.GetEvent(), err
+	}}, nil
+}
+
+// Connect follows a command that was started before: from where offsets say, as
+// far as that was kept, or from now on when from is nil. It gives the same events
+// as Start; one of a command that has ended a short while ago has its end.
+// Errors, also at the first Recv: NotFound.
+func (c *Client) Connect(ctx context.Context, ref Ref, from *Offsets) (*Stream, error) {
+	req := &agentv1.ConnectRequest{Process: ref.selector()}
+	state := order{terminal: ref.Terminal}
+	if from != nil {
+		req.From = &agentv1.Offsets{Stdout: from.Stdout, Stderr: from.Stderr, Pty: from.PTY}
+		state.counted, state.at = true, *from
+	}
+	own, cancel := context.WithCancel(quiet{ctx})
+	stream, err := c.processes.Connect(own, req)
+	if err != nil {
+		cancel()
+		return nil, fault(ctx, "connect", err)
+	}
+	return &Stream{ctx: ctx, cancel: cancel, close: stream.Close, order: state, receive: func() (*agentv1.ProcessEvent, error) {
+		message, err := stream.Receive()
+		return message.GetEvent(), err
+	}}, nil
 }
 
 // message checks the request.
@@ -95,6 +155,8 @@ func (r *StartRequest) message() (*agentv1.StartRequest, error) {
 		KillOnClose:   r.KillOnClose,
 		TimeoutMs:     uint64((r.Timeout + time.Millisecond - 1) / time.Millisecond), //nolint:gosec // not negative
 		TypedFailures: true,
+		Pty:           r.Terminal.message(),
+		KeepBytes:     r.Keep,
 	}
 	if r.Dir != "" {
 		out.Process.Cwd = &r.Dir
@@ -110,12 +172,12 @@ func (r *StartRequest) message() (*agentv1.StartRequest, error) {
 // knows how it ended; Protocol; the context's; what the agent refused with.
 func (s *Stream) Recv() (Event, error) {
 	for s.last == nil {
-		message, err := s.stream.Receive()
+		message, err := s.receive()
 		if err != nil {
 			s.stop(s.cut(err))
 			break
 		}
-		event, seen, err := s.order.next(message.GetEvent())
+		event, seen, err := s.order.next(message)
 		switch {
 		case err != nil:
 			s.stop(err)
@@ -155,7 +217,7 @@ func (s *Stream) finish() error {
 		timer := time.AfterFunc(endGrace, s.cancel)
 		defer timer.Stop()
 	}
-	if _, err := s.stream.Receive(); err == nil && !defence.ClientOneEnd.Off() {
+	if _, err := s.receive(); err == nil && !defence.ClientOneEnd.Off() {
 		return broken("receive", "an event after the end event")
 	}
 	return nil
@@ -166,32 +228,37 @@ func (s *Stream) finish() error {
 func (s *Stream) Close() error {
 	s.cancel()
 	// The stream has no more to say; what its connection said is no news.
-	_ = s.stream.Close()
+	_ = s.close()
 	return nil
 }
 
 // Signal sends a signal to a command's leader, KILL to its whole tree. Errors:
 // NotFound when it has ended.
-func (c *Client) Signal(ctx context.Context, pid uint32, signal syscall.Signal) error {
+func (c *Client) Signal(ctx context.Context, ref Ref, signal syscall.Signal) error {
 	if signal < 1 || signal > maxSignal {
 		return errdefs.New(errdefs.Invalid, "signal", "there is no such signal")
 	}
 	ctx, cancel := bounded(ctx)
 	defer cancel()
 	_, err := c.processes.SendSignal(ctx, &agentv1.SendSignalRequest{
-		Process:      byPID(pid),
+		Process:      ref.selector(),
 		SignalNumber: int32(signal), //nolint:gosec // checked
 	})
 	return fault(ctx, "signal", err)
 }
 
-func byPID(pid uint32) *agentv1.ProcessSelector {
-	return &agentv1.ProcessSelector{Selector: &agentv1.ProcessSelector_Pid{Pid: pid}}
+// Resize gives a command's terminal another size. Errors: Invalid for a size
+// that is none, NotFound when the command has ended, Internal without a terminal.
+func (c *Client) Resize(ctx context.Context, ref Ref, size Size) error {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	_, err := c.processes.Update(ctx, &agentv1.UpdateRequest{Process: ref.selector(), Pty: size.message()})
+	return fault(ctx, "resize", err)
 }
 
 // Process is a command that is running.
 type Process struct {
-	PID  uint32
+	Ref
 	Args []string
 	Dir  string
 	Tag  string
@@ -211,7 +278,7 @@ func (c *Client) List(ctx context.Context) ([]Process, error) {
 			return nil, broken("list processes", "pid %d", p.GetPid())
 		}
 		out = append(out, Process{
-			PID:  p.GetPid(),
+			Ref:  Ref{PID: p.GetPid(), ID: p.GetId(), Terminal: p.GetTty()},
 			Args: append([]string{p.GetConfig().GetCmd()}, p.GetConfig().GetArgs()...),
 			Dir:  p.GetConfig().GetCwd(),
 			Tag:  p.GetTag(),

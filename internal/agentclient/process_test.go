@@ -101,7 +101,7 @@ func TestInputIsExact(t *testing.T) {
 	c, _ := started(t)
 	for _, size := range []int{0, 1, 100 << 10, 8 << 20} {
 		s, pid := start(t, c, agentclient.StartRequest{Args: []string{"wc", "-c"}, Stdin: true, KillOnClose: true})
-		if err := c.Input(t.Context(), pid, bytes.NewReader(make([]byte, size))); err != nil {
+		if err := c.Input(t.Context(), agentclient.Ref{PID: pid}, bytes.NewReader(make([]byte, size))); err != nil {
 			t.Fatal(err)
 		}
 		if out, _, _ := collect(t, s); strings.TrimSpace(out) != strconv.Itoa(size) {
@@ -120,7 +120,7 @@ func TestInputOfAnEndedCommandReturns(t *testing.T) {
 	c, _ := started(t)
 	s, pid := start(t, c, agentclient.StartRequest{Args: []string{"sh", "-c", "head -c 1 >/dev/null; exit 4"}, Stdin: true, KillOnClose: true})
 	done := make(chan error, 1)
-	go func() { done <- c.Input(t.Context(), pid, endless{}) }()
+	go func() { done <- c.Input(t.Context(), agentclient.Ref{PID: pid}, endless{}) }()
 	if _, _, end := collect(t, s); end.ExitCode != 4 {
 		t.Errorf("%+v", end)
 	}
@@ -132,7 +132,7 @@ func TestInputOfAnEndedCommandReturns(t *testing.T) {
 	case <-time.After(10 * time.Second):
 		t.Fatal("input hangs")
 	}
-	wantKind(t, c.Input(t.Context(), 1<<30, strings.NewReader("x")), errdefs.NotFound)
+	wantKind(t, c.Input(t.Context(), agentclient.Ref{PID: 1 << 30}, strings.NewReader("x")), errdefs.NotFound)
 }
 
 func TestInputEndsWithItsContext(t *testing.T) {
@@ -141,7 +141,7 @@ func TestInputEndsWithItsContext(t *testing.T) {
 	_, pid := start(t, c, agentclient.StartRequest{Args: []string{"sleep", "100"}, Stdin: true, KillOnClose: true})
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
-	wantKind(t, c.Input(ctx, pid, endless{}), errdefs.Timeout)
+	wantKind(t, c.Input(ctx, agentclient.Ref{PID: pid}, endless{}), errdefs.Timeout)
 }
 
 func TestSignalAndList(t *testing.T) {
@@ -152,14 +152,14 @@ func TestSignalAndList(t *testing.T) {
 	if err != nil || !slices.ContainsFunc(list, func(p agentclient.Process) bool { return p.PID == pid && p.Tag == "mine" && p.Args[1] == "100" }) {
 		t.Errorf("%+v, %v", list, err)
 	}
-	wantKind(t, c.Signal(t.Context(), pid, 65), errdefs.Invalid)
-	if err := c.Signal(t.Context(), pid, syscall.SIGTERM); err != nil {
+	wantKind(t, c.Signal(t.Context(), agentclient.Ref{PID: pid}, 65), errdefs.Invalid)
+	if err := c.Signal(t.Context(), agentclient.Ref{PID: pid}, syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
 	if _, _, end := collect(t, s); end.Reason != agentclient.EndSignaled || end.Signal != syscall.SIGTERM || end.ExitCode != -1 {
 		t.Errorf("%+v", end)
 	}
-	wantKind(t, c.Signal(t.Context(), pid, syscall.SIGTERM), errdefs.NotFound)
+	wantKind(t, c.Signal(t.Context(), agentclient.Ref{PID: pid}, syscall.SIGTERM), errdefs.NotFound)
 }
 
 func TestTimeoutAndClose(t *testing.T) {

@@ -295,10 +295,14 @@ func (*ListRequest) Descriptor() ([]byte, []int) {
 }
 
 type ProcessInfo struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Config        *ProcessConfig         `protobuf:"bytes,1,opt,name=config,proto3" json:"config,omitempty"`
-	Pid           uint32                 `protobuf:"varint,2,opt,name=pid,proto3" json:"pid,omitempty"`
-	Tag           *string                `protobuf:"bytes,3,opt,name=tag,proto3,oneof" json:"tag,omitempty"`
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Config *ProcessConfig         `protobuf:"bytes,1,opt,name=config,proto3" json:"config,omitempty"`
+	Pid    uint32                 `protobuf:"varint,2,opt,name=pid,proto3" json:"pid,omitempty"`
+	Tag    *string                `protobuf:"bytes,3,opt,name=tag,proto3,oneof" json:"tag,omitempty"`
+	// What no other process of this agent has or will have; pids come again.
+	Id uint64 `protobuf:"varint,1000,opt,name=id,proto3" json:"id,omitempty"`
+	// Set for a command on a terminal.
+	Tty           bool `protobuf:"varint,1001,opt,name=tty,proto3" json:"tty,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -352,6 +356,20 @@ func (x *ProcessInfo) GetTag() string {
 		return *x.Tag
 	}
 	return ""
+}
+
+func (x *ProcessInfo) GetId() uint64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *ProcessInfo) GetTty() bool {
+	if x != nil {
+		return x.Tty
+	}
+	return false
 }
 
 type ListResponse struct {
@@ -414,6 +432,9 @@ type StartRequest struct {
 	// Makes a missing program, a program that cannot be run and a missing
 	// working directory an end event with a reason instead of an RPC error.
 	TypedFailures bool `protobuf:"varint,1002,opt,name=typed_failures,json=typedFailures,proto3" json:"typed_failures,omitempty"`
+	// How many bytes of each stream are kept for a later Connect with `from`; the
+	// oldest go first. 0 keeps none, which is envd's way. The agent may keep less.
+	KeepBytes     uint32 `protobuf:"varint,1003,opt,name=keep_bytes,json=keepBytes,proto3" json:"keep_bytes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -497,6 +518,13 @@ func (x *StartRequest) GetTypedFailures() bool {
 	return false
 }
 
+func (x *StartRequest) GetKeepBytes() uint32 {
+	if x != nil {
+		return x.KeepBytes
+	}
+	return 0
+}
+
 type StartResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Event         *ProcessEvent          `protobuf:"bytes,1,opt,name=event,proto3" json:"event,omitempty"`
@@ -542,8 +570,11 @@ func (x *StartResponse) GetEvent() *ProcessEvent {
 }
 
 type ConnectRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Process       *ProcessSelector       `protobuf:"bytes,1,opt,name=process,proto3" json:"process,omitempty"`
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Process *ProcessSelector       `protobuf:"bytes,1,opt,name=process,proto3" json:"process,omitempty"`
+	// Begin with what was kept from these offsets on, instead of with what comes
+	// next.
+	From          *Offsets `protobuf:"bytes,1000,opt,name=from,proto3" json:"from,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -585,6 +616,74 @@ func (x *ConnectRequest) GetProcess() *ProcessSelector {
 	return nil
 }
 
+func (x *ConnectRequest) GetFrom() *Offsets {
+	if x != nil {
+		return x.From
+	}
+	return nil
+}
+
+// Offsets count the bytes of each stream since the start.
+type Offsets struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Stdout        uint64                 `protobuf:"varint,1,opt,name=stdout,proto3" json:"stdout,omitempty"`
+	Stderr        uint64                 `protobuf:"varint,2,opt,name=stderr,proto3" json:"stderr,omitempty"`
+	Pty           uint64                 `protobuf:"varint,3,opt,name=pty,proto3" json:"pty,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Offsets) Reset() {
+	*x = Offsets{}
+	mi := &file_berm_agent_v1_process_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Offsets) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Offsets) ProtoMessage() {}
+
+func (x *Offsets) ProtoReflect() protoreflect.Message {
+	mi := &file_berm_agent_v1_process_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Offsets.ProtoReflect.Descriptor instead.
+func (*Offsets) Descriptor() ([]byte, []int) {
+	return file_berm_agent_v1_process_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *Offsets) GetStdout() uint64 {
+	if x != nil {
+		return x.Stdout
+	}
+	return 0
+}
+
+func (x *Offsets) GetStderr() uint64 {
+	if x != nil {
+		return x.Stderr
+	}
+	return 0
+}
+
+func (x *Offsets) GetPty() uint64 {
+	if x != nil {
+		return x.Pty
+	}
+	return 0
+}
+
 type ConnectResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Event         *ProcessEvent          `protobuf:"bytes,1,opt,name=event,proto3" json:"event,omitempty"`
@@ -594,7 +693,7 @@ type ConnectResponse struct {
 
 func (x *ConnectResponse) Reset() {
 	*x = ConnectResponse{}
-	mi := &file_berm_agent_v1_process_proto_msgTypes[8]
+	mi := &file_berm_agent_v1_process_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -606,7 +705,7 @@ func (x *ConnectResponse) String() string {
 func (*ConnectResponse) ProtoMessage() {}
 
 func (x *ConnectResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berm_agent_v1_process_proto_msgTypes[8]
+	mi := &file_berm_agent_v1_process_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -619,7 +718,7 @@ func (x *ConnectResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConnectResponse.ProtoReflect.Descriptor instead.
 func (*ConnectResponse) Descriptor() ([]byte, []int) {
-	return file_berm_agent_v1_process_proto_rawDescGZIP(), []int{8}
+	return file_berm_agent_v1_process_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ConnectResponse) GetEvent() *ProcessEvent {
@@ -644,7 +743,7 @@ type ProcessEvent struct {
 
 func (x *ProcessEvent) Reset() {
 	*x = ProcessEvent{}
-	mi := &file_berm_agent_v1_process_proto_msgTypes[9]
+	mi := &file_berm_agent_v1_process_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -656,7 +755,7 @@ func (x *ProcessEvent) String() string {
 func (*ProcessEvent) ProtoMessage() {}
 
 func (x *ProcessEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_berm_agent_v1_process_proto_msgTypes[9]
+	mi := &file_berm_agent_v1_process_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -669,7 +768,7 @@ func (x *ProcessEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProcessEvent.ProtoReflect.Descriptor instead.
 func (*ProcessEvent) Descriptor() ([]byte, []int) {
-	return file_berm_agent_v1_process_proto_rawDescGZIP(), []int{9}
+	return file_berm_agent_v1_process_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ProcessEvent) GetEvent() isProcessEvent_Event {
@@ -753,7 +852,7 @@ type UpdateRequest struct {
 
 func (x *UpdateRequest) Reset() {
 	*x = UpdateRequest{}
-	mi := &file_berm_agent_v1_process_proto_msgTypes[10]
+	mi := &file_berm_agent_v1_process_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -765,7 +864,7 @@ func (x *UpdateRequest) String() string {
 func (*UpdateRequest) ProtoMessage() {}
 
 func (x *UpdateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berm_agent_v1_process_proto_msgTypes[10]
+	mi := &file_berm_agent_v1_process_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -778,7 +877,7 @@ func (x *UpdateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateRequest.ProtoReflect.Descriptor instead.
 func (*UpdateRequest) Descriptor() ([]byte, []int) {
-	return file_berm_agent_v1_process_proto_rawDescGZIP(), []int{10}
+	return file_berm_agent_v1_process_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *UpdateRequest) GetProcess() *ProcessSelector {
@@ -803,7 +902,7 @@ type UpdateResponse struct {
 
 func (x *UpdateResponse) Reset() {
 	*x = UpdateResponse{}
-	mi := &file_berm_agent_v1_process_proto_msgTypes[11]
+	mi := &file_berm_agent_v1_process_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -815,7 +914,7 @@ func (x *UpdateResponse) String() string {
 func (*UpdateResponse) ProtoMessage() {}
 
 func (x *UpdateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berm_agent_v1_process_proto_msgTypes[11]
+	mi := &file_berm_agent_v1_process_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -828,7 +927,7 @@ func (x *UpdateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateResponse.ProtoReflect.Descriptor instead.
 func (*UpdateResponse) Descriptor() ([]byte, []int) {
-	return file_berm_agent_v1_process_proto_rawDescGZIP(), []int{11}
+	return file_berm_agent_v1_process_proto_rawDescGZIP(), []int{12}
 }
 
 type ProcessInput struct {
@@ -844,7 +943,7 @@ type ProcessInput struct {
 
 func (x *ProcessInput) Reset() {
 	*x = ProcessInput{}
-	mi := &file_berm_agent_v1_process_proto_msgTypes[12]
+	mi := &file_berm_agent_v1_process_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -856,7 +955,7 @@ func (x *ProcessInput) String() string {
 func (*ProcessInput) ProtoMessage() {}
 
 func (x *ProcessInput) ProtoReflect() protoreflect.Message {
-	mi := &file_berm_agent_v1_process_proto_msgTypes[12]
+	mi := &file_berm_agent_v1_process_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -869,7 +968,7 @@ func (x *ProcessInput) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProcessInput.ProtoReflect.Descriptor instead.
 func (*ProcessInput) Descriptor() ([]byte, []int) {
-	return file_berm_agent_v1_process_proto_rawDescGZIP(), []int{12}
+	return file_berm_agent_v1_process_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ProcessInput) GetInput() isProcessInput_Input {
@@ -923,7 +1022,7 @@ type SendInputRequest struct {
 
 func (x *SendInputRequest) Reset() {
 	*x = SendInputRequest{}
-	mi := &file_berm_agent_v1_process_proto_msgTypes[13]
+	mi := &file_berm_agent_v1_process_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -935,7 +1034,7 @@ func (x *SendInputRequest) String() string {
 func (*SendInputRequest) ProtoMessage() {}
 
 func (x *SendInputRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berm_agent_v1_process_proto_msgTypes[13]
+	mi := &file_berm_agent_v1_process_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -948,7 +1047,7 @@ func (x *SendInputRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SendInputRequest.ProtoReflect.Descriptor instead.
 func (*SendInputRequest) Descriptor() ([]byte, []int) {
-	return file_berm_agent_v1_process_proto_rawDescGZIP(), []int{13}
+	return file_berm_agent_v1_process_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *SendInputRequest) GetProcess() *ProcessSelector {
@@ -973,7 +1072,7 @@ type SendInputResponse struct {
 
 func (x *SendInputResponse) Reset() {
 	*x = SendInputResponse{}
-	mi := &file_berm_agent_v1_process_proto_msgTypes[14]
+	mi := &file_berm_agent_v1_process_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -985,7 +1084,7 @@ func (x *SendInputResponse) String() string {
 func (*SendInputResponse) ProtoMessage() {}
 
 func (x *SendInputResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berm_agent_v1_process_proto_msgTypes[14]
+	mi := &file_berm_agent_v1_process_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -998,7 +1097,7 @@ func (x *SendInputResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SendInputResponse.ProtoReflect.Descriptor instead.
 func (*SendInputResponse) Descriptor() ([]byte, []int) {
-	return file_berm_agent_v1_process_proto_rawDescGZIP(), []int{14}
+	return file_berm_agent_v1_process_proto_rawDescGZIP(), []int{15}
 }
 
 type StreamInputRequest struct {
@@ -1015,7 +1114,7 @@ type StreamInputRequest struct {
 
 func (x *StreamInputRequest) Reset() {
 	*x = StreamInputRequest{}
-	mi := &file_berm_agent_v1_process_proto_msgTypes[15]
+	mi := &file_berm_agent_v1_process_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1027,7 +1126,7 @@ func (x *StreamInputRequest) String() string {
 func (*StreamInputRequest) ProtoMessage() {}
 
 func (x *StreamInputRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berm_agent_v1_process_proto_msgTypes[15]
+	mi := &file_berm_agent_v1_process_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1040,7 +1139,7 @@ func (x *StreamInputRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamInputRequest.ProtoReflect.Descriptor instead.
 func (*StreamInputRequest) Descriptor() ([]byte, []int) {
-	return file_berm_agent_v1_process_proto_rawDescGZIP(), []int{15}
+	return file_berm_agent_v1_process_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *StreamInputRequest) GetEvent() isStreamInputRequest_Event {
@@ -1107,7 +1206,7 @@ type StreamInputResponse struct {
 
 func (x *StreamInputResponse) Reset() {
 	*x = StreamInputResponse{}
-	mi := &file_berm_agent_v1_process_proto_msgTypes[16]
+	mi := &file_berm_agent_v1_process_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1119,7 +1218,7 @@ func (x *StreamInputResponse) String() string {
 func (*StreamInputResponse) ProtoMessage() {}
 
 func (x *StreamInputResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berm_agent_v1_process_proto_msgTypes[16]
+	mi := &file_berm_agent_v1_process_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1132,7 +1231,7 @@ func (x *StreamInputResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamInputResponse.ProtoReflect.Descriptor instead.
 func (*StreamInputResponse) Descriptor() ([]byte, []int) {
-	return file_berm_agent_v1_process_proto_rawDescGZIP(), []int{16}
+	return file_berm_agent_v1_process_proto_rawDescGZIP(), []int{17}
 }
 
 type SendSignalRequest struct {
@@ -1147,7 +1246,7 @@ type SendSignalRequest struct {
 
 func (x *SendSignalRequest) Reset() {
 	*x = SendSignalRequest{}
-	mi := &file_berm_agent_v1_process_proto_msgTypes[17]
+	mi := &file_berm_agent_v1_process_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1159,7 +1258,7 @@ func (x *SendSignalRequest) String() string {
 func (*SendSignalRequest) ProtoMessage() {}
 
 func (x *SendSignalRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berm_agent_v1_process_proto_msgTypes[17]
+	mi := &file_berm_agent_v1_process_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1172,7 +1271,7 @@ func (x *SendSignalRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SendSignalRequest.ProtoReflect.Descriptor instead.
 func (*SendSignalRequest) Descriptor() ([]byte, []int) {
-	return file_berm_agent_v1_process_proto_rawDescGZIP(), []int{17}
+	return file_berm_agent_v1_process_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *SendSignalRequest) GetProcess() *ProcessSelector {
@@ -1204,7 +1303,7 @@ type SendSignalResponse struct {
 
 func (x *SendSignalResponse) Reset() {
 	*x = SendSignalResponse{}
-	mi := &file_berm_agent_v1_process_proto_msgTypes[18]
+	mi := &file_berm_agent_v1_process_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1216,7 +1315,7 @@ func (x *SendSignalResponse) String() string {
 func (*SendSignalResponse) ProtoMessage() {}
 
 func (x *SendSignalResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berm_agent_v1_process_proto_msgTypes[18]
+	mi := &file_berm_agent_v1_process_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1229,7 +1328,7 @@ func (x *SendSignalResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SendSignalResponse.ProtoReflect.Descriptor instead.
 func (*SendSignalResponse) Descriptor() ([]byte, []int) {
-	return file_berm_agent_v1_process_proto_rawDescGZIP(), []int{18}
+	return file_berm_agent_v1_process_proto_rawDescGZIP(), []int{19}
 }
 
 type CloseStdinRequest struct {
@@ -1241,7 +1340,7 @@ type CloseStdinRequest struct {
 
 func (x *CloseStdinRequest) Reset() {
 	*x = CloseStdinRequest{}
-	mi := &file_berm_agent_v1_process_proto_msgTypes[19]
+	mi := &file_berm_agent_v1_process_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1253,7 +1352,7 @@ func (x *CloseStdinRequest) String() string {
 func (*CloseStdinRequest) ProtoMessage() {}
 
 func (x *CloseStdinRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_berm_agent_v1_process_proto_msgTypes[19]
+	mi := &file_berm_agent_v1_process_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1266,7 +1365,7 @@ func (x *CloseStdinRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseStdinRequest.ProtoReflect.Descriptor instead.
 func (*CloseStdinRequest) Descriptor() ([]byte, []int) {
-	return file_berm_agent_v1_process_proto_rawDescGZIP(), []int{19}
+	return file_berm_agent_v1_process_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *CloseStdinRequest) GetProcess() *ProcessSelector {
@@ -1284,7 +1383,7 @@ type CloseStdinResponse struct {
 
 func (x *CloseStdinResponse) Reset() {
 	*x = CloseStdinResponse{}
-	mi := &file_berm_agent_v1_process_proto_msgTypes[20]
+	mi := &file_berm_agent_v1_process_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1296,7 +1395,7 @@ func (x *CloseStdinResponse) String() string {
 func (*CloseStdinResponse) ProtoMessage() {}
 
 func (x *CloseStdinResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_berm_agent_v1_process_proto_msgTypes[20]
+	mi := &file_berm_agent_v1_process_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1309,7 +1408,7 @@ func (x *CloseStdinResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseStdinResponse.ProtoReflect.Descriptor instead.
 func (*CloseStdinResponse) Descriptor() ([]byte, []int) {
-	return file_berm_agent_v1_process_proto_rawDescGZIP(), []int{20}
+	return file_berm_agent_v1_process_proto_rawDescGZIP(), []int{21}
 }
 
 type ProcessSelector struct {
@@ -1318,6 +1417,7 @@ type ProcessSelector struct {
 	//
 	//	*ProcessSelector_Pid
 	//	*ProcessSelector_Tag
+	//	*ProcessSelector_Id
 	Selector      isProcessSelector_Selector `protobuf_oneof:"selector"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1325,7 +1425,7 @@ type ProcessSelector struct {
 
 func (x *ProcessSelector) Reset() {
 	*x = ProcessSelector{}
-	mi := &file_berm_agent_v1_process_proto_msgTypes[21]
+	mi := &file_berm_agent_v1_process_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1337,7 +1437,7 @@ func (x *ProcessSelector) String() string {
 func (*ProcessSelector) ProtoMessage() {}
 
 func (x *ProcessSelector) ProtoReflect() protoreflect.Message {
-	mi := &file_berm_agent_v1_process_proto_msgTypes[21]
+	mi := &file_berm_agent_v1_process_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1350,7 +1450,7 @@ func (x *ProcessSelector) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProcessSelector.ProtoReflect.Descriptor instead.
 func (*ProcessSelector) Descriptor() ([]byte, []int) {
-	return file_berm_agent_v1_process_proto_rawDescGZIP(), []int{21}
+	return file_berm_agent_v1_process_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ProcessSelector) GetSelector() isProcessSelector_Selector {
@@ -1378,6 +1478,15 @@ func (x *ProcessSelector) GetTag() string {
 	return ""
 }
 
+func (x *ProcessSelector) GetId() uint64 {
+	if x != nil {
+		if x, ok := x.Selector.(*ProcessSelector_Id); ok {
+			return x.Id
+		}
+	}
+	return 0
+}
+
 type isProcessSelector_Selector interface {
 	isProcessSelector_Selector()
 }
@@ -1390,9 +1499,15 @@ type ProcessSelector_Tag struct {
 	Tag string `protobuf:"bytes,2,opt,name=tag,proto3,oneof"`
 }
 
+type ProcessSelector_Id struct {
+	Id uint64 `protobuf:"varint,1000,opt,name=id,proto3,oneof"`
+}
+
 func (*ProcessSelector_Pid) isProcessSelector_Selector() {}
 
 func (*ProcessSelector_Tag) isProcessSelector_Selector() {}
+
+func (*ProcessSelector_Id) isProcessSelector_Selector() {}
 
 type PTY_Size struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1404,7 +1519,7 @@ type PTY_Size struct {
 
 func (x *PTY_Size) Reset() {
 	*x = PTY_Size{}
-	mi := &file_berm_agent_v1_process_proto_msgTypes[22]
+	mi := &file_berm_agent_v1_process_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1416,7 +1531,7 @@ func (x *PTY_Size) String() string {
 func (*PTY_Size) ProtoMessage() {}
 
 func (x *PTY_Size) ProtoReflect() protoreflect.Message {
-	mi := &file_berm_agent_v1_process_proto_msgTypes[22]
+	mi := &file_berm_agent_v1_process_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1447,15 +1562,17 @@ func (x *PTY_Size) GetRows() uint32 {
 }
 
 type ProcessEvent_StartEvent struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Pid           uint32                 `protobuf:"varint,1,opt,name=pid,proto3" json:"pid,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Pid   uint32                 `protobuf:"varint,1,opt,name=pid,proto3" json:"pid,omitempty"`
+	// As in ProcessInfo.
+	Id            uint64 `protobuf:"varint,1000,opt,name=id,proto3" json:"id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ProcessEvent_StartEvent) Reset() {
 	*x = ProcessEvent_StartEvent{}
-	mi := &file_berm_agent_v1_process_proto_msgTypes[24]
+	mi := &file_berm_agent_v1_process_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1467,7 +1584,7 @@ func (x *ProcessEvent_StartEvent) String() string {
 func (*ProcessEvent_StartEvent) ProtoMessage() {}
 
 func (x *ProcessEvent_StartEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_berm_agent_v1_process_proto_msgTypes[24]
+	mi := &file_berm_agent_v1_process_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1480,12 +1597,19 @@ func (x *ProcessEvent_StartEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProcessEvent_StartEvent.ProtoReflect.Descriptor instead.
 func (*ProcessEvent_StartEvent) Descriptor() ([]byte, []int) {
-	return file_berm_agent_v1_process_proto_rawDescGZIP(), []int{9, 0}
+	return file_berm_agent_v1_process_proto_rawDescGZIP(), []int{10, 0}
 }
 
 func (x *ProcessEvent_StartEvent) GetPid() uint32 {
 	if x != nil {
 		return x.Pid
+	}
+	return 0
+}
+
+func (x *ProcessEvent_StartEvent) GetId() uint64 {
+	if x != nil {
+		return x.Id
 	}
 	return 0
 }
@@ -1497,14 +1621,17 @@ type ProcessEvent_DataEvent struct {
 	//	*ProcessEvent_DataEvent_Stdout
 	//	*ProcessEvent_DataEvent_Stderr
 	//	*ProcessEvent_DataEvent_Pty
-	Output        isProcessEvent_DataEvent_Output `protobuf_oneof:"output"`
+	Output isProcessEvent_DataEvent_Output `protobuf_oneof:"output"`
+	// Where in its stream the data begins. Set in the streams of a command whose
+	// output is kept; a jump says how much is no longer there.
+	Offset        uint64 `protobuf:"varint,1000,opt,name=offset,proto3" json:"offset,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ProcessEvent_DataEvent) Reset() {
 	*x = ProcessEvent_DataEvent{}
-	mi := &file_berm_agent_v1_process_proto_msgTypes[25]
+	mi := &file_berm_agent_v1_process_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1516,7 +1643,7 @@ func (x *ProcessEvent_DataEvent) String() string {
 func (*ProcessEvent_DataEvent) ProtoMessage() {}
 
 func (x *ProcessEvent_DataEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_berm_agent_v1_process_proto_msgTypes[25]
+	mi := &file_berm_agent_v1_process_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1529,7 +1656,7 @@ func (x *ProcessEvent_DataEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProcessEvent_DataEvent.ProtoReflect.Descriptor instead.
 func (*ProcessEvent_DataEvent) Descriptor() ([]byte, []int) {
-	return file_berm_agent_v1_process_proto_rawDescGZIP(), []int{9, 1}
+	return file_berm_agent_v1_process_proto_rawDescGZIP(), []int{10, 1}
 }
 
 func (x *ProcessEvent_DataEvent) GetOutput() isProcessEvent_DataEvent_Output {
@@ -1564,6 +1691,13 @@ func (x *ProcessEvent_DataEvent) GetPty() []byte {
 		}
 	}
 	return nil
+}
+
+func (x *ProcessEvent_DataEvent) GetOffset() uint64 {
+	if x != nil {
+		return x.Offset
+	}
+	return 0
 }
 
 type isProcessEvent_DataEvent_Output interface {
@@ -1609,14 +1743,16 @@ type ProcessEvent_EndEvent struct {
 	DiskLimit bool `protobuf:"varint,1005,opt,name=disk_limit,json=diskLimit,proto3" json:"disk_limit,omitempty"`
 	// The command failed, and the sandbox reached its limit on processes while it
 	// ran. Only where the kernel does not count refused forks.
-	ProcessLimit  bool `protobuf:"varint,1006,opt,name=process_limit,json=processLimit,proto3" json:"process_limit,omitempty"`
+	ProcessLimit bool `protobuf:"varint,1006,opt,name=process_limit,json=processLimit,proto3" json:"process_limit,omitempty"`
+	// How many bytes each stream had, of a command whose output is kept.
+	Total         *Offsets `protobuf:"bytes,1010,opt,name=total,proto3" json:"total,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ProcessEvent_EndEvent) Reset() {
 	*x = ProcessEvent_EndEvent{}
-	mi := &file_berm_agent_v1_process_proto_msgTypes[26]
+	mi := &file_berm_agent_v1_process_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1628,7 +1764,7 @@ func (x *ProcessEvent_EndEvent) String() string {
 func (*ProcessEvent_EndEvent) ProtoMessage() {}
 
 func (x *ProcessEvent_EndEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_berm_agent_v1_process_proto_msgTypes[26]
+	mi := &file_berm_agent_v1_process_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1641,7 +1777,7 @@ func (x *ProcessEvent_EndEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProcessEvent_EndEvent.ProtoReflect.Descriptor instead.
 func (*ProcessEvent_EndEvent) Descriptor() ([]byte, []int) {
-	return file_berm_agent_v1_process_proto_rawDescGZIP(), []int{9, 2}
+	return file_berm_agent_v1_process_proto_rawDescGZIP(), []int{10, 2}
 }
 
 func (x *ProcessEvent_EndEvent) GetExitCode() int32 {
@@ -1721,6 +1857,13 @@ func (x *ProcessEvent_EndEvent) GetProcessLimit() bool {
 	return false
 }
 
+func (x *ProcessEvent_EndEvent) GetTotal() *Offsets {
+	if x != nil {
+		return x.Total
+	}
+	return nil
+}
+
 type ProcessEvent_KeepAlive struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -1729,7 +1872,7 @@ type ProcessEvent_KeepAlive struct {
 
 func (x *ProcessEvent_KeepAlive) Reset() {
 	*x = ProcessEvent_KeepAlive{}
-	mi := &file_berm_agent_v1_process_proto_msgTypes[27]
+	mi := &file_berm_agent_v1_process_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1741,7 +1884,7 @@ func (x *ProcessEvent_KeepAlive) String() string {
 func (*ProcessEvent_KeepAlive) ProtoMessage() {}
 
 func (x *ProcessEvent_KeepAlive) ProtoReflect() protoreflect.Message {
-	mi := &file_berm_agent_v1_process_proto_msgTypes[27]
+	mi := &file_berm_agent_v1_process_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1754,7 +1897,7 @@ func (x *ProcessEvent_KeepAlive) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProcessEvent_KeepAlive.ProtoReflect.Descriptor instead.
 func (*ProcessEvent_KeepAlive) Descriptor() ([]byte, []int) {
-	return file_berm_agent_v1_process_proto_rawDescGZIP(), []int{9, 3}
+	return file_berm_agent_v1_process_proto_rawDescGZIP(), []int{10, 3}
 }
 
 type StreamInputRequest_StartEvent struct {
@@ -1766,7 +1909,7 @@ type StreamInputRequest_StartEvent struct {
 
 func (x *StreamInputRequest_StartEvent) Reset() {
 	*x = StreamInputRequest_StartEvent{}
-	mi := &file_berm_agent_v1_process_proto_msgTypes[28]
+	mi := &file_berm_agent_v1_process_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1778,7 +1921,7 @@ func (x *StreamInputRequest_StartEvent) String() string {
 func (*StreamInputRequest_StartEvent) ProtoMessage() {}
 
 func (x *StreamInputRequest_StartEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_berm_agent_v1_process_proto_msgTypes[28]
+	mi := &file_berm_agent_v1_process_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1791,7 +1934,7 @@ func (x *StreamInputRequest_StartEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamInputRequest_StartEvent.ProtoReflect.Descriptor instead.
 func (*StreamInputRequest_StartEvent) Descriptor() ([]byte, []int) {
-	return file_berm_agent_v1_process_proto_rawDescGZIP(), []int{15, 0}
+	return file_berm_agent_v1_process_proto_rawDescGZIP(), []int{16, 0}
 }
 
 func (x *StreamInputRequest_StartEvent) GetProcess() *ProcessSelector {
@@ -1810,7 +1953,7 @@ type StreamInputRequest_DataEvent struct {
 
 func (x *StreamInputRequest_DataEvent) Reset() {
 	*x = StreamInputRequest_DataEvent{}
-	mi := &file_berm_agent_v1_process_proto_msgTypes[29]
+	mi := &file_berm_agent_v1_process_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1822,7 +1965,7 @@ func (x *StreamInputRequest_DataEvent) String() string {
 func (*StreamInputRequest_DataEvent) ProtoMessage() {}
 
 func (x *StreamInputRequest_DataEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_berm_agent_v1_process_proto_msgTypes[29]
+	mi := &file_berm_agent_v1_process_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1835,7 +1978,7 @@ func (x *StreamInputRequest_DataEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamInputRequest_DataEvent.ProtoReflect.Descriptor instead.
 func (*StreamInputRequest_DataEvent) Descriptor() ([]byte, []int) {
-	return file_berm_agent_v1_process_proto_rawDescGZIP(), []int{15, 1}
+	return file_berm_agent_v1_process_proto_rawDescGZIP(), []int{16, 1}
 }
 
 func (x *StreamInputRequest_DataEvent) GetInput() *ProcessInput {
@@ -1853,7 +1996,7 @@ type StreamInputRequest_KeepAlive struct {
 
 func (x *StreamInputRequest_KeepAlive) Reset() {
 	*x = StreamInputRequest_KeepAlive{}
-	mi := &file_berm_agent_v1_process_proto_msgTypes[30]
+	mi := &file_berm_agent_v1_process_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1865,7 +2008,7 @@ func (x *StreamInputRequest_KeepAlive) String() string {
 func (*StreamInputRequest_KeepAlive) ProtoMessage() {}
 
 func (x *StreamInputRequest_KeepAlive) ProtoReflect() protoreflect.Message {
-	mi := &file_berm_agent_v1_process_proto_msgTypes[30]
+	mi := &file_berm_agent_v1_process_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1878,7 +2021,7 @@ func (x *StreamInputRequest_KeepAlive) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamInputRequest_KeepAlive.ProtoReflect.Descriptor instead.
 func (*StreamInputRequest_KeepAlive) Descriptor() ([]byte, []int) {
-	return file_berm_agent_v1_process_proto_rawDescGZIP(), []int{15, 2}
+	return file_berm_agent_v1_process_proto_rawDescGZIP(), []int{16, 2}
 }
 
 var File_berm_agent_v1_process_proto protoreflect.FileDescriptor
@@ -1900,14 +2043,16 @@ const file_berm_agent_v1_process_proto_rawDesc = "" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B\x06\n" +
 	"\x04_cwd\"\r\n" +
-	"\vListRequest\"t\n" +
+	"\vListRequest\"\x98\x01\n" +
 	"\vProcessInfo\x124\n" +
 	"\x06config\x18\x01 \x01(\v2\x1c.berm.agent.v1.ProcessConfigR\x06config\x12\x10\n" +
 	"\x03pid\x18\x02 \x01(\rR\x03pid\x12\x15\n" +
-	"\x03tag\x18\x03 \x01(\tH\x00R\x03tag\x88\x01\x01B\x06\n" +
+	"\x03tag\x18\x03 \x01(\tH\x00R\x03tag\x88\x01\x01\x12\x0f\n" +
+	"\x02id\x18\xe8\a \x01(\x04R\x02id\x12\x11\n" +
+	"\x03tty\x18\xe9\a \x01(\bR\x03ttyB\x06\n" +
 	"\x04_tag\"H\n" +
 	"\fListResponse\x128\n" +
-	"\tprocesses\x18\x01 \x03(\v2\x1a.berm.agent.v1.ProcessInfoR\tprocesses\"\xaa\x02\n" +
+	"\tprocesses\x18\x01 \x03(\v2\x1a.berm.agent.v1.ProcessInfoR\tprocesses\"\xca\x02\n" +
 	"\fStartRequest\x126\n" +
 	"\aprocess\x18\x01 \x01(\v2\x1c.berm.agent.v1.ProcessConfigR\aprocess\x12)\n" +
 	"\x03pty\x18\x02 \x01(\v2\x12.berm.agent.v1.PTYH\x00R\x03pty\x88\x01\x01\x12\x15\n" +
@@ -1916,29 +2061,38 @@ const file_berm_agent_v1_process_proto_rawDesc = "" +
 	"\rkill_on_close\x18\xe8\a \x01(\bR\vkillOnClose\x12\x1e\n" +
 	"\n" +
 	"timeout_ms\x18\xe9\a \x01(\x04R\ttimeoutMs\x12&\n" +
-	"\x0etyped_failures\x18\xea\a \x01(\bR\rtypedFailuresB\x06\n" +
+	"\x0etyped_failures\x18\xea\a \x01(\bR\rtypedFailures\x12\x1e\n" +
+	"\n" +
+	"keep_bytes\x18\xeb\a \x01(\rR\tkeepBytesB\x06\n" +
 	"\x04_ptyB\x06\n" +
 	"\x04_tagB\b\n" +
 	"\x06_stdin\"B\n" +
 	"\rStartResponse\x121\n" +
-	"\x05event\x18\x01 \x01(\v2\x1b.berm.agent.v1.ProcessEventR\x05event\"J\n" +
+	"\x05event\x18\x01 \x01(\v2\x1b.berm.agent.v1.ProcessEventR\x05event\"w\n" +
 	"\x0eConnectRequest\x128\n" +
-	"\aprocess\x18\x01 \x01(\v2\x1e.berm.agent.v1.ProcessSelectorR\aprocess\"D\n" +
+	"\aprocess\x18\x01 \x01(\v2\x1e.berm.agent.v1.ProcessSelectorR\aprocess\x12+\n" +
+	"\x04from\x18\xe8\a \x01(\v2\x16.berm.agent.v1.OffsetsR\x04from\"K\n" +
+	"\aOffsets\x12\x16\n" +
+	"\x06stdout\x18\x01 \x01(\x04R\x06stdout\x12\x16\n" +
+	"\x06stderr\x18\x02 \x01(\x04R\x06stderr\x12\x10\n" +
+	"\x03pty\x18\x03 \x01(\x04R\x03pty\"D\n" +
 	"\x0fConnectResponse\x121\n" +
-	"\x05event\x18\x01 \x01(\v2\x1b.berm.agent.v1.ProcessEventR\x05event\"\xa1\x06\n" +
+	"\x05event\x18\x01 \x01(\v2\x1b.berm.agent.v1.ProcessEventR\x05event\"\xfa\x06\n" +
 	"\fProcessEvent\x12>\n" +
 	"\x05start\x18\x01 \x01(\v2&.berm.agent.v1.ProcessEvent.StartEventH\x00R\x05start\x12;\n" +
 	"\x04data\x18\x02 \x01(\v2%.berm.agent.v1.ProcessEvent.DataEventH\x00R\x04data\x128\n" +
 	"\x03end\x18\x03 \x01(\v2$.berm.agent.v1.ProcessEvent.EndEventH\x00R\x03end\x12E\n" +
-	"\tkeepalive\x18\x04 \x01(\v2%.berm.agent.v1.ProcessEvent.KeepAliveH\x00R\tkeepalive\x1a\x1e\n" +
+	"\tkeepalive\x18\x04 \x01(\v2%.berm.agent.v1.ProcessEvent.KeepAliveH\x00R\tkeepalive\x1a/\n" +
 	"\n" +
 	"StartEvent\x12\x10\n" +
-	"\x03pid\x18\x01 \x01(\rR\x03pid\x1a]\n" +
+	"\x03pid\x18\x01 \x01(\rR\x03pid\x12\x0f\n" +
+	"\x02id\x18\xe8\a \x01(\x04R\x02id\x1av\n" +
 	"\tDataEvent\x12\x18\n" +
 	"\x06stdout\x18\x01 \x01(\fH\x00R\x06stdout\x12\x18\n" +
 	"\x06stderr\x18\x02 \x01(\fH\x00R\x06stderr\x12\x12\n" +
-	"\x03pty\x18\x03 \x01(\fH\x00R\x03ptyB\b\n" +
-	"\x06output\x1a\xfd\x02\n" +
+	"\x03pty\x18\x03 \x01(\fH\x00R\x03pty\x12\x17\n" +
+	"\x06offset\x18\xe8\a \x01(\x04R\x06offsetB\b\n" +
+	"\x06output\x1a\xac\x03\n" +
 	"\bEndEvent\x12\x1b\n" +
 	"\texit_code\x18\x01 \x01(\x11R\bexitCode\x12\x16\n" +
 	"\x06exited\x18\x02 \x01(\bR\x06exited\x12\x16\n" +
@@ -1952,7 +2106,8 @@ const file_berm_agent_v1_process_proto_rawDesc = "" +
 	"durationUs\x12\x1e\n" +
 	"\n" +
 	"disk_limit\x18\xed\a \x01(\bR\tdiskLimit\x12$\n" +
-	"\rprocess_limit\x18\xee\a \x01(\bR\fprocessLimitB\b\n" +
+	"\rprocess_limit\x18\xee\a \x01(\bR\fprocessLimit\x12-\n" +
+	"\x05total\x18\xf2\a \x01(\v2\x16.berm.agent.v1.OffsetsR\x05totalB\b\n" +
 	"\x06_error\x1a\v\n" +
 	"\tKeepAliveB\a\n" +
 	"\x05event\"|\n" +
@@ -1988,10 +2143,11 @@ const file_berm_agent_v1_process_proto_rawDesc = "" +
 	"\x12SendSignalResponse\"M\n" +
 	"\x11CloseStdinRequest\x128\n" +
 	"\aprocess\x18\x01 \x01(\v2\x1e.berm.agent.v1.ProcessSelectorR\aprocess\"\x14\n" +
-	"\x12CloseStdinResponse\"E\n" +
+	"\x12CloseStdinResponse\"X\n" +
 	"\x0fProcessSelector\x12\x12\n" +
 	"\x03pid\x18\x01 \x01(\rH\x00R\x03pid\x12\x12\n" +
-	"\x03tag\x18\x02 \x01(\tH\x00R\x03tagB\n" +
+	"\x03tag\x18\x02 \x01(\tH\x00R\x03tag\x12\x11\n" +
+	"\x02id\x18\xe8\a \x01(\x04H\x00R\x02idB\n" +
 	"\n" +
 	"\bselector*\x83\x02\n" +
 	"\tEndReason\x12\x1a\n" +
@@ -2033,7 +2189,7 @@ func file_berm_agent_v1_process_proto_rawDescGZIP() []byte {
 }
 
 var file_berm_agent_v1_process_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_berm_agent_v1_process_proto_msgTypes = make([]protoimpl.MessageInfo, 31)
+var file_berm_agent_v1_process_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
 var file_berm_agent_v1_process_proto_goTypes = []any{
 	(EndReason)(0),                        // 0: berm.agent.v1.EndReason
 	(Signal)(0),                           // 1: berm.agent.v1.Signal
@@ -2045,78 +2201,81 @@ var file_berm_agent_v1_process_proto_goTypes = []any{
 	(*StartRequest)(nil),                  // 7: berm.agent.v1.StartRequest
 	(*StartResponse)(nil),                 // 8: berm.agent.v1.StartResponse
 	(*ConnectRequest)(nil),                // 9: berm.agent.v1.ConnectRequest
-	(*ConnectResponse)(nil),               // 10: berm.agent.v1.ConnectResponse
-	(*ProcessEvent)(nil),                  // 11: berm.agent.v1.ProcessEvent
-	(*UpdateRequest)(nil),                 // 12: berm.agent.v1.UpdateRequest
-	(*UpdateResponse)(nil),                // 13: berm.agent.v1.UpdateResponse
-	(*ProcessInput)(nil),                  // 14: berm.agent.v1.ProcessInput
-	(*SendInputRequest)(nil),              // 15: berm.agent.v1.SendInputRequest
-	(*SendInputResponse)(nil),             // 16: berm.agent.v1.SendInputResponse
-	(*StreamInputRequest)(nil),            // 17: berm.agent.v1.StreamInputRequest
-	(*StreamInputResponse)(nil),           // 18: berm.agent.v1.StreamInputResponse
-	(*SendSignalRequest)(nil),             // 19: berm.agent.v1.SendSignalRequest
-	(*SendSignalResponse)(nil),            // 20: berm.agent.v1.SendSignalResponse
-	(*CloseStdinRequest)(nil),             // 21: berm.agent.v1.CloseStdinRequest
-	(*CloseStdinResponse)(nil),            // 22: berm.agent.v1.CloseStdinResponse
-	(*ProcessSelector)(nil),               // 23: berm.agent.v1.ProcessSelector
-	(*PTY_Size)(nil),                      // 24: berm.agent.v1.PTY.Size
-	nil,                                   // 25: berm.agent.v1.ProcessConfig.EnvsEntry
-	(*ProcessEvent_StartEvent)(nil),       // 26: berm.agent.v1.ProcessEvent.StartEvent
-	(*ProcessEvent_DataEvent)(nil),        // 27: berm.agent.v1.ProcessEvent.DataEvent
-	(*ProcessEvent_EndEvent)(nil),         // 28: berm.agent.v1.ProcessEvent.EndEvent
-	(*ProcessEvent_KeepAlive)(nil),        // 29: berm.agent.v1.ProcessEvent.KeepAlive
-	(*StreamInputRequest_StartEvent)(nil), // 30: berm.agent.v1.StreamInputRequest.StartEvent
-	(*StreamInputRequest_DataEvent)(nil),  // 31: berm.agent.v1.StreamInputRequest.DataEvent
-	(*StreamInputRequest_KeepAlive)(nil),  // 32: berm.agent.v1.StreamInputRequest.KeepAlive
+	(*Offsets)(nil),                       // 10: berm.agent.v1.Offsets
+	(*ConnectResponse)(nil),               // 11: berm.agent.v1.ConnectResponse
+	(*ProcessEvent)(nil),                  // 12: berm.agent.v1.ProcessEvent
+	(*UpdateRequest)(nil),                 // 13: berm.agent.v1.UpdateRequest
+	(*UpdateResponse)(nil),                // 14: berm.agent.v1.UpdateResponse
+	(*ProcessInput)(nil),                  // 15: berm.agent.v1.ProcessInput
+	(*SendInputRequest)(nil),              // 16: berm.agent.v1.SendInputRequest
+	(*SendInputResponse)(nil),             // 17: berm.agent.v1.SendInputResponse
+	(*StreamInputRequest)(nil),            // 18: berm.agent.v1.StreamInputRequest
+	(*StreamInputResponse)(nil),           // 19: berm.agent.v1.StreamInputResponse
+	(*SendSignalRequest)(nil),             // 20: berm.agent.v1.SendSignalRequest
+	(*SendSignalResponse)(nil),            // 21: berm.agent.v1.SendSignalResponse
+	(*CloseStdinRequest)(nil),             // 22: berm.agent.v1.CloseStdinRequest
+	(*CloseStdinResponse)(nil),            // 23: berm.agent.v1.CloseStdinResponse
+	(*ProcessSelector)(nil),               // 24: berm.agent.v1.ProcessSelector
+	(*PTY_Size)(nil),                      // 25: berm.agent.v1.PTY.Size
+	nil,                                   // 26: berm.agent.v1.ProcessConfig.EnvsEntry
+	(*ProcessEvent_StartEvent)(nil),       // 27: berm.agent.v1.ProcessEvent.StartEvent
+	(*ProcessEvent_DataEvent)(nil),        // 28: berm.agent.v1.ProcessEvent.DataEvent
+	(*ProcessEvent_EndEvent)(nil),         // 29: berm.agent.v1.ProcessEvent.EndEvent
+	(*ProcessEvent_KeepAlive)(nil),        // 30: berm.agent.v1.ProcessEvent.KeepAlive
+	(*StreamInputRequest_StartEvent)(nil), // 31: berm.agent.v1.StreamInputRequest.StartEvent
+	(*StreamInputRequest_DataEvent)(nil),  // 32: berm.agent.v1.StreamInputRequest.DataEvent
+	(*StreamInputRequest_KeepAlive)(nil),  // 33: berm.agent.v1.StreamInputRequest.KeepAlive
 }
 var file_berm_agent_v1_process_proto_depIdxs = []int32{
-	24, // 0: berm.agent.v1.PTY.size:type_name -> berm.agent.v1.PTY.Size
-	25, // 1: berm.agent.v1.ProcessConfig.envs:type_name -> berm.agent.v1.ProcessConfig.EnvsEntry
+	25, // 0: berm.agent.v1.PTY.size:type_name -> berm.agent.v1.PTY.Size
+	26, // 1: berm.agent.v1.ProcessConfig.envs:type_name -> berm.agent.v1.ProcessConfig.EnvsEntry
 	3,  // 2: berm.agent.v1.ProcessInfo.config:type_name -> berm.agent.v1.ProcessConfig
 	5,  // 3: berm.agent.v1.ListResponse.processes:type_name -> berm.agent.v1.ProcessInfo
 	3,  // 4: berm.agent.v1.StartRequest.process:type_name -> berm.agent.v1.ProcessConfig
 	2,  // 5: berm.agent.v1.StartRequest.pty:type_name -> berm.agent.v1.PTY
-	11, // 6: berm.agent.v1.StartResponse.event:type_name -> berm.agent.v1.ProcessEvent
-	23, // 7: berm.agent.v1.ConnectRequest.process:type_name -> berm.agent.v1.ProcessSelector
-	11, // 8: berm.agent.v1.ConnectResponse.event:type_name -> berm.agent.v1.ProcessEvent
-	26, // 9: berm.agent.v1.ProcessEvent.start:type_name -> berm.agent.v1.ProcessEvent.StartEvent
-	27, // 10: berm.agent.v1.ProcessEvent.data:type_name -> berm.agent.v1.ProcessEvent.DataEvent
-	28, // 11: berm.agent.v1.ProcessEvent.end:type_name -> berm.agent.v1.ProcessEvent.EndEvent
-	29, // 12: berm.agent.v1.ProcessEvent.keepalive:type_name -> berm.agent.v1.ProcessEvent.KeepAlive
-	23, // 13: berm.agent.v1.UpdateRequest.process:type_name -> berm.agent.v1.ProcessSelector
-	2,  // 14: berm.agent.v1.UpdateRequest.pty:type_name -> berm.agent.v1.PTY
-	23, // 15: berm.agent.v1.SendInputRequest.process:type_name -> berm.agent.v1.ProcessSelector
-	14, // 16: berm.agent.v1.SendInputRequest.input:type_name -> berm.agent.v1.ProcessInput
-	30, // 17: berm.agent.v1.StreamInputRequest.start:type_name -> berm.agent.v1.StreamInputRequest.StartEvent
-	31, // 18: berm.agent.v1.StreamInputRequest.data:type_name -> berm.agent.v1.StreamInputRequest.DataEvent
-	32, // 19: berm.agent.v1.StreamInputRequest.keepalive:type_name -> berm.agent.v1.StreamInputRequest.KeepAlive
-	23, // 20: berm.agent.v1.SendSignalRequest.process:type_name -> berm.agent.v1.ProcessSelector
-	1,  // 21: berm.agent.v1.SendSignalRequest.signal:type_name -> berm.agent.v1.Signal
-	23, // 22: berm.agent.v1.CloseStdinRequest.process:type_name -> berm.agent.v1.ProcessSelector
-	0,  // 23: berm.agent.v1.ProcessEvent.EndEvent.reason:type_name -> berm.agent.v1.EndReason
-	23, // 24: berm.agent.v1.StreamInputRequest.StartEvent.process:type_name -> berm.agent.v1.ProcessSelector
-	14, // 25: berm.agent.v1.StreamInputRequest.DataEvent.input:type_name -> berm.agent.v1.ProcessInput
-	4,  // 26: berm.agent.v1.Process.List:input_type -> berm.agent.v1.ListRequest
-	9,  // 27: berm.agent.v1.Process.Connect:input_type -> berm.agent.v1.ConnectRequest
-	7,  // 28: berm.agent.v1.Process.Start:input_type -> berm.agent.v1.StartRequest
-	12, // 29: berm.agent.v1.Process.Update:input_type -> berm.agent.v1.UpdateRequest
-	17, // 30: berm.agent.v1.Process.StreamInput:input_type -> berm.agent.v1.StreamInputRequest
-	15, // 31: berm.agent.v1.Process.SendInput:input_type -> berm.agent.v1.SendInputRequest
-	19, // 32: berm.agent.v1.Process.SendSignal:input_type -> berm.agent.v1.SendSignalRequest
-	21, // 33: berm.agent.v1.Process.CloseStdin:input_type -> berm.agent.v1.CloseStdinRequest
-	6,  // 34: berm.agent.v1.Process.List:output_type -> berm.agent.v1.ListResponse
-	10, // 35: berm.agent.v1.Process.Connect:output_type -> berm.agent.v1.ConnectResponse
-	8,  // 36: berm.agent.v1.Process.Start:output_type -> berm.agent.v1.StartResponse
-	13, // 37: berm.agent.v1.Process.Update:output_type -> berm.agent.v1.UpdateResponse
-	18, // 38: berm.agent.v1.Process.StreamInput:output_type -> berm.agent.v1.StreamInputResponse
-	16, // 39: berm.agent.v1.Process.SendInput:output_type -> berm.agent.v1.SendInputResponse
-	20, // 40: berm.agent.v1.Process.SendSignal:output_type -> berm.agent.v1.SendSignalResponse
-	22, // 41: berm.agent.v1.Process.CloseStdin:output_type -> berm.agent.v1.CloseStdinResponse
-	34, // [34:42] is the sub-list for method output_type
-	26, // [26:34] is the sub-list for method input_type
-	26, // [26:26] is the sub-list for extension type_name
-	26, // [26:26] is the sub-list for extension extendee
-	0,  // [0:26] is the sub-list for field type_name
+	12, // 6: berm.agent.v1.StartResponse.event:type_name -> berm.agent.v1.ProcessEvent
+	24, // 7: berm.agent.v1.ConnectRequest.process:type_name -> berm.agent.v1.ProcessSelector
+	10, // 8: berm.agent.v1.ConnectRequest.from:type_name -> berm.agent.v1.Offsets
+	12, // 9: berm.agent.v1.ConnectResponse.event:type_name -> berm.agent.v1.ProcessEvent
+	27, // 10: berm.agent.v1.ProcessEvent.start:type_name -> berm.agent.v1.ProcessEvent.StartEvent
+	28, // 11: berm.agent.v1.ProcessEvent.data:type_name -> berm.agent.v1.ProcessEvent.DataEvent
+	29, // 12: berm.agent.v1.ProcessEvent.end:type_name -> berm.agent.v1.ProcessEvent.EndEvent
+	30, // 13: berm.agent.v1.ProcessEvent.keepalive:type_name -> berm.agent.v1.ProcessEvent.KeepAlive
+	24, // 14: berm.agent.v1.UpdateRequest.process:type_name -> berm.agent.v1.ProcessSelector
+	2,  // 15: berm.agent.v1.UpdateRequest.pty:type_name -> berm.agent.v1.PTY
+	24, // 16: berm.agent.v1.SendInputRequest.process:type_name -> berm.agent.v1.ProcessSelector
+	15, // 17: berm.agent.v1.SendInputRequest.input:type_name -> berm.agent.v1.ProcessInput
+	31, // 18: berm.agent.v1.StreamInputRequest.start:type_name -> berm.agent.v1.StreamInputRequest.StartEvent
+	32, // 19: berm.agent.v1.StreamInputRequest.data:type_name -> berm.agent.v1.StreamInputRequest.DataEvent
+	33, // 20: berm.agent.v1.StreamInputRequest.keepalive:type_name -> berm.agent.v1.StreamInputRequest.KeepAlive
+	24, // 21: berm.agent.v1.SendSignalRequest.process:type_name -> berm.agent.v1.ProcessSelector
+	1,  // 22: berm.agent.v1.SendSignalRequest.signal:type_name -> berm.agent.v1.Signal
+	24, // 23: berm.agent.v1.CloseStdinRequest.process:type_name -> berm.agent.v1.ProcessSelector
+	0,  // 24: berm.agent.v1.ProcessEvent.EndEvent.reason:type_name -> berm.agent.v1.EndReason
+	10, // 25: berm.agent.v1.ProcessEvent.EndEvent.total:type_name -> berm.agent.v1.Offsets
+	24, // 26: berm.agent.v1.StreamInputRequest.StartEvent.process:type_name -> berm.agent.v1.ProcessSelector
+	15, // 27: berm.agent.v1.StreamInputRequest.DataEvent.input:type_name -> berm.agent.v1.ProcessInput
+	4,  // 28: berm.agent.v1.Process.List:input_type -> berm.agent.v1.ListRequest
+	9,  // 29: berm.agent.v1.Process.Connect:input_type -> berm.agent.v1.ConnectRequest
+	7,  // 30: berm.agent.v1.Process.Start:input_type -> berm.agent.v1.StartRequest
+	13, // 31: berm.agent.v1.Process.Update:input_type -> berm.agent.v1.UpdateRequest
+	18, // 32: berm.agent.v1.Process.StreamInput:input_type -> berm.agent.v1.StreamInputRequest
+	16, // 33: berm.agent.v1.Process.SendInput:input_type -> berm.agent.v1.SendInputRequest
+	20, // 34: berm.agent.v1.Process.SendSignal:input_type -> berm.agent.v1.SendSignalRequest
+	22, // 35: berm.agent.v1.Process.CloseStdin:input_type -> berm.agent.v1.CloseStdinRequest
+	6,  // 36: berm.agent.v1.Process.List:output_type -> berm.agent.v1.ListResponse
+	11, // 37: berm.agent.v1.Process.Connect:output_type -> berm.agent.v1.ConnectResponse
+	8,  // 38: berm.agent.v1.Process.Start:output_type -> berm.agent.v1.StartResponse
+	14, // 39: berm.agent.v1.Process.Update:output_type -> berm.agent.v1.UpdateResponse
+	19, // 40: berm.agent.v1.Process.StreamInput:output_type -> berm.agent.v1.StreamInputResponse
+	17, // 41: berm.agent.v1.Process.SendInput:output_type -> berm.agent.v1.SendInputResponse
+	21, // 42: berm.agent.v1.Process.SendSignal:output_type -> berm.agent.v1.SendSignalResponse
+	23, // 43: berm.agent.v1.Process.CloseStdin:output_type -> berm.agent.v1.CloseStdinResponse
+	36, // [36:44] is the sub-list for method output_type
+	28, // [28:36] is the sub-list for method input_type
+	28, // [28:28] is the sub-list for extension type_name
+	28, // [28:28] is the sub-list for extension extendee
+	0,  // [0:28] is the sub-list for field type_name
 }
 
 func init() { file_berm_agent_v1_process_proto_init() }
@@ -2127,39 +2286,40 @@ func file_berm_agent_v1_process_proto_init() {
 	file_berm_agent_v1_process_proto_msgTypes[1].OneofWrappers = []any{}
 	file_berm_agent_v1_process_proto_msgTypes[3].OneofWrappers = []any{}
 	file_berm_agent_v1_process_proto_msgTypes[5].OneofWrappers = []any{}
-	file_berm_agent_v1_process_proto_msgTypes[9].OneofWrappers = []any{
+	file_berm_agent_v1_process_proto_msgTypes[10].OneofWrappers = []any{
 		(*ProcessEvent_Start)(nil),
 		(*ProcessEvent_Data)(nil),
 		(*ProcessEvent_End)(nil),
 		(*ProcessEvent_Keepalive)(nil),
 	}
-	file_berm_agent_v1_process_proto_msgTypes[10].OneofWrappers = []any{}
-	file_berm_agent_v1_process_proto_msgTypes[12].OneofWrappers = []any{
+	file_berm_agent_v1_process_proto_msgTypes[11].OneofWrappers = []any{}
+	file_berm_agent_v1_process_proto_msgTypes[13].OneofWrappers = []any{
 		(*ProcessInput_Stdin)(nil),
 		(*ProcessInput_Pty)(nil),
 	}
-	file_berm_agent_v1_process_proto_msgTypes[15].OneofWrappers = []any{
+	file_berm_agent_v1_process_proto_msgTypes[16].OneofWrappers = []any{
 		(*StreamInputRequest_Start)(nil),
 		(*StreamInputRequest_Data)(nil),
 		(*StreamInputRequest_Keepalive)(nil),
 	}
-	file_berm_agent_v1_process_proto_msgTypes[21].OneofWrappers = []any{
+	file_berm_agent_v1_process_proto_msgTypes[22].OneofWrappers = []any{
 		(*ProcessSelector_Pid)(nil),
 		(*ProcessSelector_Tag)(nil),
+		(*ProcessSelector_Id)(nil),
 	}
-	file_berm_agent_v1_process_proto_msgTypes[25].OneofWrappers = []any{
+	file_berm_agent_v1_process_proto_msgTypes[26].OneofWrappers = []any{
 		(*ProcessEvent_DataEvent_Stdout)(nil),
 		(*ProcessEvent_DataEvent_Stderr)(nil),
 		(*ProcessEvent_DataEvent_Pty)(nil),
 	}
-	file_berm_agent_v1_process_proto_msgTypes[26].OneofWrappers = []any{}
+	file_berm_agent_v1_process_proto_msgTypes[27].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_berm_agent_v1_process_proto_rawDesc), len(file_berm_agent_v1_process_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   31,
+			NumMessages:   32,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

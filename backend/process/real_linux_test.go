@@ -124,7 +124,7 @@ func destroyed(t *testing.T, m *machine) {
 // run runs a shell script inside and gives its output and end.
 func run(t *testing.T, m *machine, script string) (string, agentclient.End) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	stream, err := agentclient.New(m.link).Start(ctx, agentclient.StartRequest{Args: []string{"sh", "-c", script}, KillOnClose: true})
 	if err != nil {

@@ -55,7 +55,7 @@ type run struct {
 	// background: the command's life is not the stream's.
 	background bool
 	// overdue fires when the agent has not ended the command in time by itself.
-	overdue *time.Timer
+	overdue *overdue
 }
 
 // startPatience is how long the agent may take to start a command, or to say why
@@ -114,7 +114,7 @@ func (r *run) expect(limit time.Duration, duty string) {
 	if defence.MuteAgent.Off() {
 		limit = time.Hour
 	}
-	r.overdue = time.AfterFunc(limit+agentGrace, func() { r.cancel(&lateError{duty}) })
+	r.overdue = newOverdue(limit, func() { r.cancel(&lateError{duty}) })
 }
 
 // lateError says what the agent did not do in time.
@@ -145,7 +145,8 @@ func (r *run) send() error {
 		return r.refused(event.End)
 	}
 	r.ref = event.Ref
-	r.overdue.Stop()
+	r.overdue.stop()
+	r.overdue = nil
 	if r.timeout > 0 && !r.background {
 		r.expect(r.timeout, fmt.Sprintf("end the command within its timeout of %v", r.timeout))
 	}
@@ -228,9 +229,11 @@ func (r *run) wait() (*Result, error) {
 		if err != nil {
 			return r.result, r.lost(err)
 		}
+		r.overdue.leave()
 		r.out[0].write(event.Stdout)
 		r.out[0].write(event.PTY)
 		r.out[1].write(event.Stderr)
+		r.overdue.back()
 		if event.End != nil {
 			return r.result, r.ended(event.End)
 		}
@@ -239,9 +242,7 @@ func (r *run) wait() (*Result, error) {
 
 // finish frees what the command used and closes the result.
 func (r *run) finish() {
-	if r.overdue != nil {
-		r.overdue.Stop()
-	}
+	r.overdue.stop()
 	r.cancel(nil)
 	if r.stream != nil {
 		_ = r.stream.Close()

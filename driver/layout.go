@@ -265,6 +265,9 @@ func hostFault(p string, private []string) string {
 const (
 	sharedMemory = "/dev/shm"
 	kitPrefix    = "berm-kit-"
+	// leasesDir says which host uids sandboxes of root have, whatever the state
+	// directories are.
+	leasesDir = "/run/berm-uids"
 )
 
 // kernelFault refuses what is not files: through it the host could be seen and
@@ -277,6 +280,9 @@ func kernelFault(p string) string {
 		if within(p, taken) {
 			return "belongs to the system"
 		}
+	}
+	if within(p, leasesDir) || within(leasesDir, p) && p != "/" {
+		return "touches berm's own state"
 	}
 	return ""
 }

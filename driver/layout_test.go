@@ -101,6 +101,8 @@ func TestResolveRefuses(t *testing.T) {
 		"host's devices":  {driver.Layout{Workdir: "/dev"}, "belongs to the system"},
 		"everybody's etc": {driver.Layout{Scratch: driver.HostVolume("/dev/shm")}, "belongs to the system"},
 		"somebody's etc":  {driver.Layout{Scratch: driver.HostVolume("/dev/shm/berm-kit-0-1/etc")}, "belongs to the system"},
+		"host uids":       {driver.Layout{Scratch: driver.HostVolume("/run/berm-uids")}, "berm's own state"},
+		"above host uids": {driver.Layout{ReadOnly: []string{"/run"}}, "berm's own state"},
 		"shared memory":   {driver.Layout{Scratch: driver.HostVolume("/dev/shm/none-such")}, "no such file"},
 		"no source":       {driver.Layout{Outputs: &driver.Volume{}}, "exactly one of"},
 		"share":           {driver.Layout{Uploads: &driver.Volume{Source: driver.Source{AzureFileShare: &driver.AzureFileShare{}}}}, "azureFileShare"},

@@ -148,9 +148,17 @@ func claimDir(parent, prefix string) (string, *os.File, error) {
 		if err != nil {
 			return "", nil, err
 		}
-		file, err := os.OpenFile(dir, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
-		if err != nil {
+		// The umask may have left nothing of its mode.
+		err = os.Chmod(dir, 0o700)
+		var file *os.File
+		if err == nil {
+			file, err = os.OpenFile(dir, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+		}
+		if errors.Is(err, fs.ErrNotExist) {
 			continue
+		}
+		if err != nil {
+			return "", nil, errors.Join(err, os.Remove(dir))
 		}
 		if defence.KitLock.Off() || lockNamed(file, dir) {
 			return dir, file, nil

@@ -111,7 +111,7 @@ func (t toolbox) engine(ctx context.Context, cfg Config) (bwrap, []string) {
 // for Close.
 func (d *bubble) prepare(host driver.Host) error {
 	dir := filepath.Join(host.StateDir, stateName)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	if err := errors.Join(os.MkdirAll(dir, 0o700), os.Chmod(dir, 0o700)); err != nil {
 		return err
 	}
 	var work sync.WaitGroup
@@ -181,12 +181,23 @@ func (d *bubble) capabilities() driver.Capabilities {
 		caps.HostDirs = false
 	}
 	if d.leases == nil {
-		caps.Notes = append(caps.Notes, "All sandboxes run under the caller's own uid")
+		caps.Notes = append(caps.Notes, "All sandboxes run under the caller's own uid, and share what the kernel counts for a user: "+
+			"inotify instances, queued signals and timers, pipe buffers")
+		if sharedRoot("/proc/self/mountinfo") {
+			caps.Notes = append(caps.Notes, "What the host mounts later below a mounted directory or below /usr appears in running sandboxes, "+
+				"also writable: the host's mounts are shared ones, and only a root caller can leave them")
+		}
 	}
 	if d.forker.keyring != nil {
 		caps.Notes = append(caps.Notes, fmt.Sprintf("The caller's session keyring could not be left: %v", d.forker.keyring))
 	}
 	return caps
+}
+
+// sharedRoot reports whether a mount of the host hands on what is mounted below.
+func sharedRoot(mountInfo string) bool {
+	data, err := os.ReadFile(mountInfo)
+	return err != nil || strings.Contains(string(data), " shared:") || strings.Contains(string(data), " master:")
 }
 
 // Capabilities is what was found on this host.

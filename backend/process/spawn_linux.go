@@ -158,11 +158,20 @@ func (s *starting) run() (*os.Process, error) {
 	}
 	if uid := s.order.uid; uid != 0 && !s.launched && !defence.LeasedUID.Off() {
 		attr.Sys.Credential = &syscall.Credential{Uid: uid, Gid: uid}
+		// The launcher does it for itself. bubblewrap would stay where the host's
+		// later mounts arrive: below /usr they would appear inside, writable. With
+		// this flag the runtime makes all mounts private too.
+		attr.Sys.Unshareflags = syscall.CLONE_NEWNS
 	}
 	if s.order.cgroup != nil {
 		attr.Sys.UseCgroupFD, attr.Sys.CgroupFD = true, int(s.order.cgroup.Fd())
 	}
 	proc, err := s.driver.forker.start(path, argv, attr)
+	if errors.Is(err, unix.EPERM) && attr.Sys.Unshareflags != 0 {
+		// Root without the capability, as in a container, has to stay.
+		attr.Sys.Unshareflags = 0
+		proc, err = s.driver.forker.start(path, argv, attr)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("start %s: %w", argv[0], err)
 	}

@@ -257,6 +257,7 @@ func (p *planner) posture() {
 		return
 	}
 	p.plan.posture = p.absolute("--posture", name)
+	p.postureApart()
 	parent, err := os.Stat(filepath.Dir(p.plan.posture))
 	switch {
 	case err != nil:
@@ -266,6 +267,30 @@ func (p *planner) posture() {
 	}
 	if info, err := os.Stat(p.plan.posture); err == nil && info.IsDir() {
 		p.fault("--posture: %s is a directory", p.plan.posture)
+	}
+}
+
+// postureApart refuses a record within what sandboxes write: a payload could
+// change it, and what an earlier one left on the way would lead it elsewhere.
+func (p *planner) postureApart() {
+	layout := p.plan.config.Layout
+	shared := map[string]string{"workdir": layout.Workdir}
+	for name, volume := range map[string]*berm.Volume{"outputs": layout.Outputs, "scratch": layout.Scratch} {
+		if volume != nil && volume.Source.HostDir != nil {
+			shared[name] = volume.Source.HostDir.HostPath
+		}
+	}
+	parent, err := filepath.EvalSymlinks(filepath.Dir(p.plan.posture))
+	if err != nil {
+		return // told by the caller
+	}
+	for name, dir := range shared {
+		for _, at := range []string{filepath.Dir(p.plan.posture), parent} {
+			if dir != "" && (at == dir || strings.HasPrefix(at, dir+"/")) {
+				p.fault("--posture: %s lies in %s, which the sandbox can write", p.plan.posture, name)
+				break
+			}
+		}
 	}
 }
 

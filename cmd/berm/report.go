@@ -5,8 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -97,16 +99,32 @@ func (a *app) writePosture(path string, record posture.Record) error {
 		_, err = a.stderr.Write(text)
 		return err
 	}
-	if info, err := os.Lstat(path); err == nil && !info.Mode().IsRegular() {
+	if special(path) {
 		return writeInto(path, text)
 	}
 	return replaceFile(path, text)
 }
 
+// special reports whether what is at path is written to and stays: no regular
+// file, nor a link that leads to one or nowhere. Such a link may have been left by
+// an earlier payload to have another file overwritten, and is replaced itself;
+// only those of the system, such as /dev/stdout, are followed.
+func special(path string) bool {
+	info, err := os.Lstat(path)
+	if err != nil || info.Mode().IsRegular() {
+		return false
+	}
+	if info.Mode()&fs.ModeSymlink == 0 || strings.HasPrefix(path, "/dev/") || strings.HasPrefix(path, "/proc/") {
+		return true
+	}
+	target, err := os.Stat(path)
+	return err == nil && !target.Mode().IsRegular()
+}
+
 // writeInto writes to what is there. A pipe that nobody reads is an error, not a
 // reason to wait.
 func writeInto(path string, text []byte) error {
-	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|unix.O_NONBLOCK, 0o644)
+	file, err := os.OpenFile(path, os.O_WRONLY|os.O_TRUNC|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return err
 	}

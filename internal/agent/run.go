@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/berm-dev/berm/internal/agent/execmode"
 	"github.com/berm-dev/berm/internal/defence"
 )
 
@@ -51,9 +52,8 @@ func harden(control int) error {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("become the reaper of orphans: %w", err)
 	}
-	// 1, not 0: only 1 also keeps the kernel from running a core_pattern pipe.
 	if !defence.AgentCores.Off() {
-		if err := unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{Cur: 1, Max: 1}); err != nil {
+		if err := execmode.LimitCores(); err != nil {
 			return fmt.Errorf("turn off core files: %w", err)
 		}
 	}

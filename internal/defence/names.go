@@ -21,6 +21,7 @@ const (
 	FilterFileHandles    Defence = "filter:file-handles"
 	FilterClock          Defence = "filter:clock"
 	FilterKeyrings       Defence = "filter:keyrings"
+	FilterAsyncIO        Defence = "filter:async-io"
 	FilterSecretMemory   Defence = "filter:secret-memory"
 	FilterHardware       Defence = "filter:hardware"
 	FilterForeignABI     Defence = "filter:foreign-abi"

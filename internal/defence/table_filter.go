@@ -98,6 +98,11 @@ var filterRows = [...]Entry{
 		Proofs: []Proof{{"backend/process/seccomp", "TestPolicy|TestKernel", Any}},
 	},
 	{
+		Name: FilterAsyncIO, Where: "backend/process/seccomp/refusals.go",
+		Keeps:  "one payload's use of all asynchronous contexts of the machine",
+		Proofs: []Proof{{"backend/process/seccomp", "TestPolicy|TestKernel", Any}},
+	},
+	{
 		Name: FilterSecretMemory, Where: "backend/process/seccomp/refusals.go",
 		Keeps:  "memory that nobody can look at",
 		Proofs: []Proof{{"backend/process/seccomp", "TestPolicy|TestKernel", Any}},

@@ -58,7 +58,11 @@ func Open(path string) (*Dir, error) {
 		return nil, fmt.Errorf("state directory: %w", err)
 	}
 	for _, dir := range []string{path, filepath.Join(path, ownersDir), filepath.Join(path, sandboxesDir)} {
-		if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		err := os.Mkdir(dir, 0o700)
+		if err == nil {
+			err = os.Chmod(dir, 0o700) // whatever the umask left
+		}
+		if err != nil && !errors.Is(err, fs.ErrExist) {
 			return nil, fmt.Errorf("state directory: %w", err)
 		}
 		if err := private(dir); err != nil {

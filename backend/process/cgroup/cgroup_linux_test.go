@@ -121,6 +121,44 @@ func TestRemoveStopsWithItsContext(t *testing.T) {
 	}
 }
 
+// The agent gets the payloads' directory. Whoever takes over an agent must not
+// come out of the sandbox by it.
+func TestPayloadDirectoryIsNoWayUp(t *testing.T) {
+	t.Parallel()
+	m := real(t)
+	if os.Geteuid() != 0 {
+		t.Skip("only root can make a detached mount")
+	}
+	const id = "cgrouptest0000000003"
+	g, err := m.New(id, os.Geteuid(), os.Getegid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := g.Remove(context.WithoutCancel(t.Context())); err != nil {
+			t.Error(err)
+		}
+	}()
+	if err := g.Limit(cgroup.Limits{}); err != nil {
+		t.Fatal(err)
+	}
+	var here, up syscall.Stat_t
+	if err := syscall.Fstat(int(g.Payload().Fd()), &here); err != nil {
+		t.Fatal(err)
+	}
+	fd, err := syscall.Openat(int(g.Payload().Fd()), "../../../../../../../..", syscall.O_RDONLY|syscall.O_DIRECTORY|syscall.O_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer syscall.Close(fd)
+	if err := syscall.Fstat(fd, &up); err != nil {
+		t.Fatal(err)
+	}
+	if up.Dev != here.Dev || up.Ino != here.Ino {
+		t.Errorf("inode %d of device %#x is reached from the payloads' directory (%d, %#x)", up.Ino, up.Dev, here.Ino, here.Dev)
+	}
+}
+
 func TestOddNamesAreRefused(t *testing.T) {
 	t.Parallel()
 	m := cgroup.Open(cgroup.Host{MountInfo: os.DevNull})

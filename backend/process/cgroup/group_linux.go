@@ -74,7 +74,7 @@ func (g *Group) makeTree() error {
 	}
 	g.dirs = append(g.dirs, top)
 	where := filepath.Join(top, agentName)
-	if err := os.Mkdir(where, 0o755); err != nil {
+	if err := makeDir(where); err != nil {
 		return err
 	}
 	g.dirs = append(g.dirs, where)
@@ -92,7 +92,7 @@ func (g *Group) makePayload() error {
 	}
 	top := filepath.Join(g.manager.tree, g.name)
 	payload := filepath.Join(top, payloadName)
-	if err := os.Mkdir(payload, 0o755); err != nil {
+	if err := makeDir(payload); err != nil {
 		return err
 	}
 	g.dirs = append(g.dirs, payload)
@@ -114,8 +114,31 @@ func (g *Group) makePayload() error {
 		}
 	}
 	var err error
-	g.payload, err = openDir(payload)
+	g.payload, err = openAlone(payload)
 	return err
+}
+
+// openAlone opens a directory for the agent. It is the root of a detached mount:
+// whoever holds a plain descriptor of a directory can walk up from it by "..",
+// out of the sandbox and into the host's root directory. Who may not make a
+// detached mount gives the plain one.
+func openAlone(name string) (*os.File, error) {
+	fd, err := unix.OpenTree(unix.AT_FDCWD, name, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_SYMLINK_NOFOLLOW)
+	if errors.Is(err, unix.EPERM) {
+		return openDir(name)
+	}
+	if err != nil {
+		return nil, &fs.PathError{Op: "open_tree", Path: name, Err: err}
+	}
+	return os.NewFile(uintptr(fd), name), nil
+}
+
+// makeDir makes a cgroup with the mode that it needs, whatever the umask is.
+func makeDir(name string) error {
+	if err := os.Mkdir(name, 0o755); err != nil {
+		return err
+	}
+	return os.Chmod(name, 0o755)
 }
 
 // openDir opens a directory for use as a place to start processes in.

@@ -77,11 +77,11 @@ func (m *Manager) parents() []string {
 func (m *Manager) makeBelow(parent, name string) (string, error) {
 	dir := filepath.Join(parent, name)
 	for range 3 {
-		err := os.Mkdir(dir, 0o755)
+		err := makeDir(dir)
 		if !errors.Is(err, fs.ErrNotExist) {
 			return dir, err
 		}
-		if err := os.Mkdir(parent, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+		if err := makeDir(parent); err != nil && !errors.Is(err, fs.ErrExist) {
 			return dir, err
 		}
 		if parent == m.tree {
@@ -231,7 +231,7 @@ func tryUnified(base string) (tree string, unified []string, reason string) {
 		return "", nil, fmt.Sprintf("cgroup v2: %s is not delegated to this user: %v", base, err)
 	}
 	tree = filepath.Join(base, parentName)
-	if err := os.Mkdir(tree, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+	if err := makeDir(tree); err != nil && !errors.Is(err, fs.ErrExist) {
 		return "", nil, fmt.Sprintf("cgroup v2: %s cannot be made: %v", tree, plain(err))
 	}
 	defer func() {
@@ -294,7 +294,7 @@ func evacuate(base string) bool {
 		return false
 	}
 	leaf := filepath.Join(base, parentName+"-host")
-	if err := os.Mkdir(leaf, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+	if err := makeDir(leaf); err != nil && !errors.Is(err, fs.ErrExist) {
 		return false
 	}
 	return os.WriteFile(filepath.Join(leaf, "cgroup.procs"), []byte(self), 0) == nil
@@ -313,7 +313,7 @@ func (m *Manager) openLegacy(h hierarchy) {
 		return
 	}
 	parent := filepath.Join(h.root, parentName)
-	if err := os.Mkdir(parent, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+	if err := makeDir(parent); err != nil && !errors.Is(err, fs.ErrExist) {
 		m.miss("cgroup v1 %s: %s cannot be made: %v", listed(wanted), parent, plain(err))
 		return
 	}

@@ -171,6 +171,7 @@ func kernelCalls(terminal uintptr, keep *[][]byte) []kernelCall {
 		{"keyctl", unix.SYS_KEYCTL, [6]uintptr{unix.KEYCTL_GET_KEYRING_ID, ^uintptr(2)}, enosys},
 		{"bpf", unix.SYS_BPF, [6]uintptr{^uintptr(0)}, eperm},
 		{"io_uring", unix.SYS_IO_URING_SETUP, [6]uintptr{0}, eperm},
+		{"aio", unix.SYS_IO_SETUP, [6]uintptr{0}, enosys},
 		{"userfaultfd", unix.SYS_USERFAULTFD, [6]uintptr{^uintptr(0)}, eperm},
 		{"clone user", unix.SYS_CLONE, [6]uintptr{unix.CLONE_NEWUSER | uintptr(unix.SIGCHLD)}, eperm},
 		{"unshare user", unix.SYS_UNSHARE, [6]uintptr{unix.CLONE_NEWUSER}, eperm},

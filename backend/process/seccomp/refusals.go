@@ -99,6 +99,8 @@ func absentCalls() []Rule {
 			call{"add_key", unix.SYS_ADD_KEY},
 			call{"request_key", unix.SYS_REQUEST_KEY},
 		)),
+		guard(defence.FilterAsyncIO.Off(), refuse(unix.ENOSYS, "its contexts are counted for the whole machine (fs.aio-max-nr): one payload could use up everybody's",
+			call{"io_setup", unix.SYS_IO_SETUP})),
 		guard(defence.FilterSecretMemory.Off(), refuse(unix.ENOSYS, "off by default in the kernel, with this answer",
 			call{"memfd_secret", unix.SYS_MEMFD_SECRET})),
 		refuse(unix.ENOSYS, "removed from current kernels",

@@ -191,8 +191,7 @@ func (l Limits) apply() error {
 	set := func(resource int, value uint64) error {
 		return syscall.Setrlimit(resource, &syscall.Rlimit{Cur: value, Max: value})
 	}
-	// 1, not 0: only 1 also keeps the kernel from running a core_pattern pipe.
-	if err := set(syscall.RLIMIT_CORE, 1); err != nil {
+	if err := LimitCores(); err != nil {
 		return err
 	}
 	if l.Processes > 0 && !defence.RlimitProcesses.Off() {
@@ -202,6 +201,27 @@ func (l Limits) apply() error {
 	}
 	if l.Mark > 0 {
 		return set(rlimitLocks, l.Mark)
+	}
+	return nil
+}
+
+// LimitCores keeps the kernel from writing cores: 1 byte, because only 1 also
+// keeps it from running a core_pattern pipe. Under a hard limit of 0, which many
+// hosts have and which cannot be raised, cores are off already unless the pattern
+// is a pipe.
+func LimitCores() error {
+	err := syscall.Setrlimit(syscall.RLIMIT_CORE, &syscall.Rlimit{Cur: 1, Max: 1})
+	if err != syscall.EPERM { //nolint:errorlint // a bare errno
+		return err
+	}
+	var first [1]byte
+	pattern, openErr := os.Open("/proc/sys/kernel/core_pattern")
+	if openErr != nil {
+		return err
+	}
+	defer pattern.Close()
+	if _, readErr := pattern.Read(first[:]); readErr != nil || first[0] == '|' {
+		return err
 	}
 	return nil
 }

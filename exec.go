@@ -172,16 +172,18 @@ func (r *run) writeFailed() error {
 
 func (r *run) dir() string {
 	if r.command.Dir == "" {
-		return r.sandbox.workDir
+		return r.sandbox.WorkDir()
 	}
 	return r.sandbox.resolve(r.command.Dir)
 }
 
 func (r *run) env() map[string]string {
+	common, _ := r.sandbox.settled.get()
 	if len(r.command.Env) == 0 {
-		return r.sandbox.env
+		return common
 	}
-	env := maps.Clone(r.sandbox.env)
+	env := make(map[string]string, len(common)+len(r.command.Env))
+	maps.Copy(env, common)
 	maps.Copy(env, r.command.Env)
 	return env
 }

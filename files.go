@@ -34,7 +34,7 @@ func (s *Sandbox) resolve(name string) string {
 	if path.IsAbs(name) {
 		return path.Clean(name)
 	}
-	return path.Join(s.workDir, name)
+	return path.Join(s.WorkDir(), name)
 }
 
 // pathFault checks a name inside.

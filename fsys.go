@@ -37,7 +37,7 @@ func (f *sandboxFS) name(op, name string) (string, error) {
 	if !fs.ValidPath(name) {
 		return "", &fs.PathError{Op: op, Path: name, Err: fs.ErrInvalid}
 	}
-	root := f.files.sandbox.workDir
+	root := f.files.sandbox.WorkDir()
 	if f.root != "" {
 		var err error
 		if root, err = f.files.path(op, f.root); err != nil {

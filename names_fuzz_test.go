@@ -31,7 +31,7 @@ func FuzzNames(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, name, dir string) {
 		const workDir = "/mnt/user-data/outputs"
-		sandbox := &Sandbox{workDir: workDir, provider: &Provider{}}
+		sandbox := &Sandbox{settled: settled{dir: workDir}, provider: &Provider{}}
 		full, err := sandbox.Files().path("op", name)
 		legal := name != "" && !strings.Contains(name, "\x00") && !slices.Contains(components(name), "..")
 		if (err == nil) != legal || err != nil && !errors.Is(err, errdefs.Invalid) {
@@ -57,7 +57,7 @@ func FuzzNames(f *testing.F) {
 // checkFS checks a name of an FS of some directory.
 func checkFS(t *testing.T, sandbox *Sandbox, name, dir string) {
 	t.Helper()
-	root := sandbox.workDir
+	root := sandbox.WorkDir()
 	if dir != "" {
 		var err error
 		if root, err = sandbox.Files().path("op", dir); err != nil {
@@ -87,10 +87,10 @@ func checkFS(t *testing.T, sandbox *Sandbox, name, dir string) {
 // character of a name inside.
 func TestNamesInsideAreSlashed(t *testing.T) {
 	t.Parallel()
-	sandbox := &Sandbox{workDir: "/work", provider: &Provider{}}
+	sandbox := &Sandbox{settled: settled{dir: "/job"}, provider: &Provider{}}
 	for name, want := range map[string]string{
 		"a/b": "/job/a/b", `a\b`: `/job/a\b`, `a\..\b`: `/job/a\..\b`, `\a`: `/job/\a`, `C:\a\b`: `/job/C:\a\b`, "C:/a": "/job/C:/a",
-		`\\host\share`: `/job/\\host\share`, "//host/share": "/host/share", "/a//b/./c/": "/a/b/c", ".": "/work", "nul": "/job/nul", "a:b": "/job/a:b",
+		`\\host\share`: `/job/\\host\share`, "//host/share": "/host/share", "/a//b/./c/": "/a/b/c", ".": "/job", "nul": "/job/nul", "a:b": "/job/a:b",
 	} {
 		if got, err := sandbox.Files().path("op", name); got != want || err != nil {
 			t.Errorf("%q leads to %q, want %q, %v", name, got, want, err)

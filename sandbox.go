@@ -21,9 +21,8 @@ type Sandbox struct {
 	provider *Provider
 	machine  driver.Machine
 	spec     *driver.Spec
-	env      map[string]string
-	workDir  string
 	meter    driver.Meter // nil when the backend has no counters
+	settled  settled
 
 	link   link.Link
 	client *agentclient.Client
@@ -36,9 +35,9 @@ type Sandbox struct {
 }
 
 func newSandbox(p *Provider, machine driver.Machine, spec *driver.Spec, env map[string]string) *Sandbox {
-	sb := &Sandbox{provider: p, machine: machine, spec: spec, env: env, workDir: spec.WorkRoot}
+	sb := &Sandbox{provider: p, machine: machine, spec: spec, settled: settled{created: env, env: env, dir: spec.WorkRoot}}
 	if rooted, ok := driver.As[driver.Rooted](machine); ok {
-		sb.workDir = rooted.WorkRoot()
+		sb.settled.dir = rooted.WorkRoot()
 	}
 	if meter, ok := driver.As[driver.Meter](machine); ok {
 		sb.meter = meter
@@ -50,14 +49,21 @@ func newSandbox(p *Provider, machine driver.Machine, spec *driver.Spec, env map[
 func (s *Sandbox) ID() string { return s.spec.ID }
 
 // WorkDir is the absolute path that commands start in when they name none, and
-// against which relative paths are resolved.
-func (s *Sandbox) WorkDir() string { return s.workDir }
+// against which relative paths are resolved. Init may change it.
+func (s *Sandbox) WorkDir() string {
+	_, dir := s.settled.get()
+	return dir
+}
 
 // Posture is what was measured before the sandbox was handed over.
 func (s *Sandbox) Posture() posture.Record { return s.record }
 
-// Env is the environment that every command gets besides its own.
-func (s *Sandbox) Env() map[string]string { return maps.Clone(s.env) }
+// Env is the environment that every command gets besides its own. Init may
+// change it.
+func (s *Sandbox) Env() map[string]string {
+	env, _ := s.settled.get()
+	return maps.Clone(env)
+}
 
 // Done is closed when the sandbox's link has ended: the sandbox was destroyed,
 // or it died.

@@ -144,7 +144,7 @@ func decodeBackend(o *object, factory *driver.Factory) (driver.Backend, map[stri
 	o.faults.invalid = append(o.faults.invalid, reasons...)
 	left := fields.Left()
 	for name := range kept {
-		if !slices.Contains(left, name) || name == factory.Key {
+		if !slices.Contains(left, name) || factory.Key != "" && name == factory.Key {
 			delete(o.fields, name)
 		} else {
 			delete(kept, name)

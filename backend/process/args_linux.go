@@ -59,8 +59,9 @@ func readSystem(root string) ([]systemEntry, error) {
 	return entries, nil
 }
 
-// readMask finds what of /proc there is to cover: Docker's lists, and the
-// directories that a root uid could write through.
+// readMask finds what of /proc there is to cover: Docker's lists, the directories
+// that a root uid could write through, and the kernel's command line, which names
+// disks and can hold secrets.
 func readMask(proc string) procMask {
 	present := func(names ...string) (files, dirs []string) {
 		for _, name := range names {
@@ -78,7 +79,7 @@ func readMask(proc string) procMask {
 	var m procMask
 	files, dirs := present("bus", "fs", "irq", "pressure", "sys", "sysrq-trigger")
 	m.readOnly = append(dirs, files...)
-	m.files, m.dirs = present("acpi", "asound", "interrupts", "kcore", "keys", "latency_stats", "sched_debug", "scsi",
+	m.files, m.dirs = present("acpi", "asound", "cmdline", "interrupts", "kcore", "keys", "latency_stats", "sched_debug", "scsi",
 		"timer_list", "timer_stats")
 	return m
 }

@@ -64,6 +64,9 @@ type toolbox struct {
 	// otherRoot reports that the first process has another root directory; nil
 	// where that cannot be said.
 	otherRoot func() bool
+	// otherProc reports that /proc numbers processes otherwise than they are here;
+	// nil where that cannot be said.
+	otherProc func() bool
 	euid, pid int
 }
 
@@ -78,6 +81,10 @@ func thisHost() toolbox {
 			own, err := os.Stat("/")
 			first, firstErr := os.Stat("/proc/1/root/")
 			return errors.Join(err, firstErr) == nil && !os.SameFile(own, first)
+		},
+		otherProc: func() bool {
+			self, err := os.Readlink("/proc/self")
+			return err == nil && self != strconv.Itoa(os.Getpid())
 		},
 		readFile: func(name string) (string, error) {
 			data, err := os.ReadFile(name)

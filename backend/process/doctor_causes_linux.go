@@ -30,7 +30,11 @@ const (
 	fixWritable = "give the container a writable cgroup tree (Docker: -v /sys/fs/cgroup:/sys/fs/cgroup:rw --cgroupns=host for root); " +
 		"--memory and --pids-limit bound the container as a whole meanwhile"
 	fixInit = "start the container with --init"
+	fixProc = "mount a /proc of this namespace: `unshare --pid --fork --mount-proc berm ...`, or mount -t proc proc /proc"
 )
+
+// foreignProc is the failure that a /proc from outside is.
+const foreignProc = "/proc is that of another PID namespace: neither bubblewrap nor berm finds its own processes in it"
 
 // Files that facts are read from.
 const (
@@ -103,9 +107,18 @@ func saidByAppArmor() []string {
 // making.
 func (c cause) explains(t toolbox, failures []string) bool {
 	said := slices.ContainsFunc(failures, func(failure string) bool {
-		return slices.ContainsFunc(c.said, func(text string) bool { return strings.Contains(failure, text) })
+		return !lacksRoom(failure) && slices.ContainsFunc(c.said, func(text string) bool { return strings.Contains(failure, text) })
 	})
 	return said && c.holds(t)
+}
+
+// lacksRoom recognises failures that no wall around berm is the cause of, whatever
+// they were about: advice to take the wall down would do harm and no good.
+func lacksRoom(failure string) bool {
+	failure = strings.ToLower(failure)
+	return slices.ContainsFunc([]string{
+		"too many open files", "no space left on device", "disk quota exceeded", "file too large", "read-only file system", "cannot allocate memory",
+	}, func(text string) bool { return strings.Contains(failure, text) })
 }
 
 func always(toolbox) bool { return true }
@@ -125,7 +138,8 @@ func kernelCauses() []cause {
 		return func(t toolbox) bool { return t.is("/proc/sys/"+name, value) }
 	}
 	out := []cause{
-		{said: saidOfNamespaces(), holds: func(t toolbox) bool { return t.euid != 0 && t.is("/proc/sys/kernel/unprivileged_userns_clone", "0") },
+		// Root's sandboxes do not run as root either.
+		{said: saidOfNamespaces(), holds: setting("kernel/unprivileged_userns_clone", "0"),
 			reason: "kernel.unprivileged_userns_clone is 0: only root may make user namespaces", fix: text(fixClone)},
 		{said: saidOfNamespaces(), holds: setting("user/max_user_namespaces", "0"),
 			reason: "user.max_user_namespaces is 0: user namespaces are switched off", fix: text(fixCount)},

@@ -54,6 +54,8 @@ func (t toolbox) fixFor(cfg Config, found bwrap, failure string) string {
 		return "start the container with " + strings.Join(words, " ") + ", or berm as a user without privileges"
 	case says("do not exist in this user namespace"):
 		return t.uidFix(cfg)
+	case failure == foreignProc:
+		return fixProc
 	case cfg.Engine == EngineSeatbelt:
 		return "set engine to " + EngineAuto
 	}

@@ -135,6 +135,10 @@ func TestCauses(t *testing.T) {
 			1000, map[string]string{"/proc/sys/kernel/unprivileged_userns_clone": "0"}, noSpace,
 			[][2]string{{"unprivileged_userns_clone is 0", "sysctl -w kernel.unprivileged_userns_clone=1"}},
 		},
+		"unprivileged namespaces off, for root": {
+			0, map[string]string{"/proc/sys/kernel/unprivileged_userns_clone": "0"}, noSpace,
+			[][2]string{{"unprivileged_userns_clone is 0", "sysctl -w kernel.unprivileged_userns_clone=1"}},
+		},
 		"namespaces off": {
 			1000, map[string]string{"/proc/sys/user/max_user_namespaces": "0"}, exhausted,
 			[][2]string{{"user.max_user_namespaces is 0", "sysctl -w user.max_user_namespaces="}},
@@ -201,6 +205,16 @@ func TestCauses(t *testing.T) {
 		"initramfs":     {0, nil, "bwrap: pivot_root: Invalid argument", [][2]string{{"initramfs", "switch_root"}}},
 		"no processes":  {1000, nil, "bwrap: fork for pid 1: Resource temporarily unavailable", [][2]string{{"limit on processes", "ulimit -u"}}},
 		"no namespaces": {1000, nil, "bwrap: Creating new namespace failed, likely because the kernel does not support user namespaces.", [][2]string{{"built without user namespaces", "CONFIG_USER_NS"}}},
+		// A container's walls are no reason for these, whatever was being done.
+		"descriptors":       {1000, docker, "bwrap: Can't bind mount /oldroot/usr on /newroot/usr: Too many open files", nil},
+		"descriptors, berm": {0, docker, "make a pipe: too many open files", nil},
+		"no room":           {1000, docker, "bwrap: Failed to mount tmpfs: No space left on device", nil},
+		"no room, berm":     {0, docker, "prepare /etc: write /dev/shm/berm-kit-0-1/etc/passwd: no space left on device", nil},
+		"quota":             {1000, docker, "prepare /etc: mkdir: disk quota exceeded", nil},
+		"file size":         {0, docker, "write berm-args: file too large", nil},
+		"read-only":         {1000, docker, "bwrap: Can't mount proc on /newroot/proc: Read-only file system", nil},
+		"memory":            {1000, docker, "bwrap: Creating new namespace failed: Cannot allocate memory", nil},
+		"time":              {0, docker, "the agent does not answer: it did not end within 20s", nil},
 		// What nothing explains stands alone, and a container is no reason by itself.
 		"unknown":                {1000, nil, "bwrap: a dog ate it", nil},
 		"unknown in a container": {1000, docker, "bwrap: a dog ate it", nil},
@@ -235,6 +249,14 @@ func TestRootWithoutCapabilities(t *testing.T) {
 		problems := root.explain(Config{}, bwrap{}, []string{lacking(root.missing())})
 		wants(t, set, problems, [][2]string{want})
 	}
+}
+
+func TestAnotherProcIsSaid(t *testing.T) {
+	t.Parallel()
+	host := fakeHost(1000, 0o755, "0.8.0", nil)
+	host.otherProc = func() bool { return true }
+	found, failures := host.engine(t.Context(), Config{}.withDefaults())
+	wants(t, "another /proc", host.explain(Config{}, found, failures), [][2]string{{"another PID namespace", "--mount-proc"}})
 }
 
 func TestAnotherRootIsAChroot(t *testing.T) {

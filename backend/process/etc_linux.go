@@ -31,7 +31,7 @@ const (
 // host is left out wherever it lies.
 func etcSelection() []string {
 	return []string{
-		"alternatives", "bash.bashrc", "ca-certificates*", "crypto-policies", "debian_version", "ethertypes", "fonts",
+		"alternatives", "bash.bashrc", "chromium.d", "ca-certificates*", "crypto-policies", "debian_version", "ethertypes", "fonts",
 		"gai.conf", "host.conf", "inputrc", "java*", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "locale.alias",
 		"locale.conf", "localtime", "lsb-release", "magic", "magic.mime", "mime.types", "networks", "os-release", "perl",
 		"pki", "profile", "profile.d", "protocols", "python3*", "redhat-release", "rpc", "services", "shells", "ssl",
@@ -93,9 +93,18 @@ func kitPlace(shared, own string) (parent, prefix string, public bool) {
 }
 
 // makeKit builds the kit in shared memory, or below own, which belongs to the
-// caller alone. It removes those of drivers that are gone.
+// caller alone; there also when shared memory is full, which any user can see to.
+// It removes those of drivers that are gone.
 func makeKit(shared, own, etc string) (*kit, error) {
 	parent, prefix, public := kitPlace(shared, own)
+	k, err := makeKitIn(parent, prefix, public, etc)
+	if parent != own && !defence.KitElsewhere.Off() && (errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT)) {
+		k, err = makeKitIn(own, prefix, false, etc)
+	}
+	return k, err
+}
+
+func makeKitIn(parent, prefix string, public bool, etc string) (*kit, error) {
 	sweepKits(parent, prefix)
 	dir, lock, err := claimDir(parent, prefix)
 	if err != nil {

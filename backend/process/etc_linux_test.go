@@ -2,9 +2,13 @@ package process
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // plant writes a file of a make-believe /etc.
@@ -108,5 +112,47 @@ func TestKitsOfTheDeadAreSwept(t *testing.T) {
 	sweepKits(parent, prefix)
 	if _, err := os.Stat(dead); err == nil {
 		t.Error("it is still there")
+	}
+}
+
+// fullMarker makes the test program play a caller whose shared memory is full.
+const fullMarker = "BERM_TEST_FULL"
+
+// TestFullSharedMemoryStopsNobody: any user can fill it.
+func TestFullSharedMemoryStopsNobody(t *testing.T) {
+	t.Parallel()
+	if os.Geteuid() != 0 {
+		t.Skip("only root can mount a small one")
+	}
+	for _, options := range []string{"mode=1777,size=64k", "mode=1777,nr_inodes=50", "mode=1777,nr_inodes=1"} {
+		cmd := exec.Command(os.Args[0], "-test.run=^TestCallerWithFullSharedMemory$")
+		cmd.Env = append(os.Environ(), fullMarker+"="+options)
+		// With this flag the runtime makes all mounts private too.
+		cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("%s: %v\n%s", options, err, out)
+		}
+	}
+}
+
+// TestCallerWithFullSharedMemory is not a test: it is the caller of
+// TestFullSharedMemoryStopsNobody.
+func TestCallerWithFullSharedMemory(t *testing.T) {
+	options := os.Getenv(fullMarker)
+	if options == "" {
+		t.Skip("it is started by another test")
+	}
+	if err := unix.Mount("none", sharedMemory, "tmpfs", 0, options); err != nil {
+		t.Fatal(err)
+	}
+	d, state := opened(t)
+	if !strings.HasPrefix(d.kit.dir, state) {
+		t.Errorf("the kit is in %s", d.kit.dir)
+	}
+	if out, _ := run(t, created(t, d, plainSpec(d)), "head -n 1 /etc/passwd"); !strings.HasPrefix(out, "root:") {
+		t.Errorf("inside: %q", out)
+	}
+	if left, _ := os.ReadDir(sharedMemory); len(left) > 0 {
+		t.Errorf("left in %s: %v", sharedMemory, left)
 	}
 }

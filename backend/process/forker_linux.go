@@ -2,6 +2,7 @@ package process
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"runtime"
 	"sync"
@@ -14,7 +15,9 @@ import (
 // forker starts processes from one thread that lives until close. The kernel
 // ties "die with the parent", which bubblewrap asks for, to the thread that
 // forked, not to its process; and the thread's session keyring, which children inherit, is a fresh one, so that
-// the caller's keys cannot be read from a sandbox.
+// the caller's keys cannot be read from a sandbox. It never comes before other
+// programs: a caller with a real-time policy or a negative nice value does not
+// hand that on to payloads.
 type forker struct {
 	requests chan func()
 	quit     chan struct{}
@@ -22,6 +25,8 @@ type forker struct {
 	once     sync.Once
 	// keyring is why there is no fresh keyring, nil when there is.
 	keyring error
+	// priority is why the thread still comes before others, nil when it does not.
+	priority error
 }
 
 // agentTimerSlack is in nanoseconds.
@@ -45,6 +50,9 @@ func (f *forker) serve(ready chan<- struct{}) {
 	if !defence.DriverKeyring.Off() {
 		_, f.keyring = unix.KeyctlInt(unix.KEYCTL_JOIN_SESSION_KEYRING, 0, 0, 0, 0)
 	}
+	if !defence.DefaultPriority.Off() {
+		f.priority = becomeOrdinary()
+	}
 	// Inherited by the agent, whose runtime has a thread that sleeps for short
 	// times and would wake on the very processor that a command runs on. The agent
 	// gives its commands the usual 50 us back. Best effort.
@@ -58,6 +66,31 @@ func (f *forker) serve(ready chan<- struct{}) {
 			return
 		}
 	}
+}
+
+// becomeOrdinary gives up what the calling thread has before others by default:
+// with a real-time policy it would starve them, and with --cpus not even start. A
+// lower rank than the default stays.
+func becomeOrdinary() error {
+	attr, err := unix.SchedGetAttr(0, 0)
+	if err != nil {
+		return fmt.Errorf("read the scheduling policy: %w", err)
+	}
+	ordinary := attr.Policy == unix.SCHED_NORMAL || attr.Policy == unix.SCHED_BATCH || attr.Policy == unix.SCHED_IDLE
+	if ordinary && attr.Nice >= 0 {
+		return nil
+	}
+	// The kernel lets nobody without privileges take the flag back.
+	attr.Flags &= unix.SCHED_FLAG_RESET_ON_FORK
+	if !ordinary {
+		attr.Policy = unix.SCHED_NORMAL
+	}
+	attr.Nice = max(attr.Nice, 0)
+	attr.Priority, attr.Runtime, attr.Deadline, attr.Period = 0, 0, 0, 0
+	if err := unix.SchedSetAttr(0, attr, 0); err != nil {
+		return fmt.Errorf("leave the scheduling policy: %w", err)
+	}
+	return nil
 }
 
 // start starts a process on the thread.

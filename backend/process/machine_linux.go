@@ -211,6 +211,7 @@ func (m *machine) boot(spec *driver.Spec) (boot.Config, []*os.File) {
 		c.DataBytes = spec.Limits.MemoryBytes
 	}
 	c.SizedPaths = sizedPaths(spec.Mounts)
+	c.MemoryBytes, c.CPUs = spec.Limits.MemoryBytes, spec.Limits.CPUs
 	return c, files
 }
 

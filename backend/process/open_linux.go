@@ -17,6 +17,7 @@ import (
 	"github.com/berm-dev/berm/backend/process/seccomp"
 	"github.com/berm-dev/berm/driver"
 	"github.com/berm-dev/berm/errdefs"
+	"github.com/berm-dev/berm/internal/defence"
 )
 
 const (
@@ -37,6 +38,10 @@ type bubble struct {
 	// leases is nil for an unprivileged caller.
 	leases *leases
 	forker *forker
+	// sealed is closed when agent has been prepared.
+	sealed chan struct{}
+	// own is how bubblewrap leaves the host's mounts, for an unprivileged caller.
+	own    ownMounts
 	kit    *kit
 	system []systemEntry
 	mask   procMask
@@ -57,7 +62,7 @@ var (
 // open makes a driver: all that can be found wrong is in one error.
 func open(ctx context.Context, cfg Config, host driver.Host) (driver.Driver, error) {
 	tools := thisHost()
-	d := &bubble{cfg: cfg, mask: readMask("/proc")}
+	d := &bubble{cfg: cfg, mask: readMask("/proc"), sealed: make(chan struct{})}
 	var reasons []string
 	var work sync.WaitGroup
 	work.Go(func() { d.bwrap, reasons = tools.engine(ctx, cfg) })
@@ -71,7 +76,7 @@ func open(ctx context.Context, cfg Config, host driver.Host) (driver.Driver, err
 	if len(reasons) == 0 && !slices.Contains(missing, "CAP_KILL") {
 		limit, cancel := context.WithTimeoutCause(ctx, trialLimit, fmt.Errorf("it did not end within %v", trialLimit))
 		defer cancel()
-		if err := d.trial(limit, trialID(host.Instance), "version"); err != nil {
+		if err := d.settle(limit, trialID(host.Instance)); err != nil {
 			reasons = append(reasons, "the trial sandbox failed: "+err.Error())
 		}
 	}
@@ -80,6 +85,7 @@ func open(ctx context.Context, cfg Config, host driver.Host) (driver.Driver, err
 	}
 	switch {
 	case len(reasons) == 0:
+		d.caps = d.capabilities()
 		return d, nil
 	case ctx.Err() != nil:
 		return nil, errors.Join(errdefs.Wrap(errdefs.KindOf(ctx.Err()), "open", context.Cause(ctx)), d.Close())
@@ -99,6 +105,9 @@ func (t toolbox) engine(ctx context.Context, cfg Config) (bwrap, []string) {
 		return bwrap{}, reasons
 	}
 	found, reasons := t.findBwrap(ctx, cfg.BwrapPath)
+	if t.otherProc != nil && t.otherProc() {
+		reasons = append(reasons, foreignProc)
+	}
 	if t.euid == 0 && !t.mapped(cfg.UIDBase, cfg.UIDCount) {
 		reasons = append(reasons, fmt.Sprintf(
 			"the uids %d to %d, which root's sandboxes run under, do not exist in this user namespace",
@@ -116,19 +125,19 @@ func (d *bubble) prepare(host driver.Host) error {
 	}
 	var work sync.WaitGroup
 	var faults [3]error
-	work.Go(func() { d.agent, faults[0] = sealedProgram("berm-agent", host.Agent.Image) })
+	work.Go(func() {
+		defer close(d.sealed)
+		d.agent, faults[0] = sealedProgram("berm-agent", host.Agent.Image)
+	})
 	work.Go(func() { d.kit, faults[1] = makeKit(sharedMemory, dir, "/etc") })
 	work.Go(func() {
-		d.cgroups = cgroup.Open(cgroup.Host{})
 		d.forker = newForker()
-		faults[2] = d.prepareRest(host)
+		if faults[2] = d.prepareRest(host); faults[2] == nil {
+			d.cgroups = cgroup.Open(cgroup.Host{Detach: d.detach})
+		}
 	})
 	work.Wait()
-	if err := errors.Join(faults[:]...); err != nil {
-		return err
-	}
-	d.caps = d.capabilities()
-	return nil
+	return errors.Join(faults[:]...)
 }
 
 func (d *bubble) prepareRest(host driver.Host) error {
@@ -182,11 +191,14 @@ func (d *bubble) capabilities() driver.Capabilities {
 	}
 	if d.leases == nil {
 		caps.Notes = append(caps.Notes, "All sandboxes run under the caller's own uid, and share what the kernel counts for a user: "+
-			"inotify instances, queued signals and timers, pipe buffers")
-		if sharedRoot("/proc/self/mountinfo") {
-			caps.Notes = append(caps.Notes, "What the host mounts later below a mounted directory or below /usr appears in running sandboxes, "+
-				"also writable: the host's mounts are shared ones, and only a root caller can leave them")
-		}
+			"inotify instances and pipe buffers; one sandbox may have a sixteenth of the queued signals and timers")
+	}
+	if d.leases == nil && d.own == (ownMounts{}) && sharedRoot("/proc/self/mountinfo") {
+		caps.Notes = append(caps.Notes, "What the host mounts later below a mounted directory or below /usr appears in running sandboxes, "+
+			"also writable: the host's mounts are shared ones, and this caller can make no user namespace to leave them in")
+	}
+	if d.forker.priority != nil {
+		caps.Notes = append(caps.Notes, fmt.Sprintf("Sandboxes run with the caller's own priority: %v", d.forker.priority))
 	}
 	if d.forker.keyring != nil {
 		caps.Notes = append(caps.Notes, fmt.Sprintf("The caller's session keyring could not be left: %v", d.forker.keyring))
@@ -240,6 +252,25 @@ func (d *bubble) Sweep(ctx context.Context, ids []string) error {
 		return errdefs.Wrap(errdefs.Internal, "sweep", err)
 	}
 	return nil
+}
+
+// settle finds out how sandboxes start here, by trials. The last one's failure is
+// the host's.
+func (d *bubble) settle(ctx context.Context, id string) error {
+	if d.leases != nil {
+		return d.trial(ctx, id, "version")
+	}
+	ways := waysApart()
+	if defence.LaterMounts.Off() {
+		ways = ways[len(ways)-1:]
+	}
+	var err error
+	for _, d.own = range ways {
+		if err = d.trial(ctx, id, "version"); err == nil || ctx.Err() != nil {
+			break
+		}
+	}
+	return err
 }
 
 // trial starts a sandbox as Create does, whose first process is the agent's

@@ -180,7 +180,7 @@ func TestWitnessTellsEveryHostClaim(t *testing.T) {
 			t.Errorf("%s: %s %s", f.Claim, f.Status, f.Detail)
 		}
 	}
-	if held, detail := apart(os.Getpid(), "net"); held {
+	if held, detail := apart(os.Getpid(), "net", os.Getpid()); held {
 		t.Errorf("the witness takes its own namespace for another: %s", detail)
 	}
 }
@@ -390,7 +390,7 @@ func TestSandboxIsAdoptedWhereNamespacesDelegate(t *testing.T) {
 	if err := os.WriteFile(file, []byte(changed), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	d.cgroups = cgroup.Open(cgroup.Host{MountInfo: file})
+	d.cgroups = cgroup.Open(cgroup.Host{MountInfo: file, Detach: d.detach})
 	m := created(t, d, plainSpec(d))
 	if !m.group.NeedsAdoption() {
 		t.Skip("the mount table has another form here")

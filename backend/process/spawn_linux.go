@@ -158,16 +158,19 @@ func (s *starting) run() (*os.Process, error) {
 	}
 	if uid := s.order.uid; uid != 0 && !s.launched && !defence.LeasedUID.Off() {
 		attr.Sys.Credential = &syscall.Credential{Uid: uid, Gid: uid}
-		// The launcher does it for itself. bubblewrap would stay where the host's
-		// later mounts arrive: below /usr they would appear inside, writable. With
-		// this flag the runtime makes all mounts private too.
-		attr.Sys.Unshareflags = syscall.CLONE_NEWNS
+		// The launcher does it for itself; the reason is with type ownMounts.
+		if !defence.LaterMounts.Off() {
+			attr.Sys.Unshareflags = syscall.CLONE_NEWNS
+		}
+	}
+	if s.order.uid == 0 {
+		path, argv = s.driver.own.wrap(path, argv, attr, false)
 	}
 	if s.order.cgroup != nil {
 		attr.Sys.UseCgroupFD, attr.Sys.CgroupFD = true, int(s.order.cgroup.Fd())
 	}
 	proc, err := s.driver.forker.start(path, argv, attr)
-	if errors.Is(err, unix.EPERM) && attr.Sys.Unshareflags != 0 {
+	if errors.Is(err, unix.EPERM) && attr.Sys.Unshareflags != 0 && s.order.uid != 0 {
 		// Root without the capability, as in a container, has to stay.
 		attr.Sys.Unshareflags = 0
 		proc, err = s.driver.forker.start(path, argv, attr)

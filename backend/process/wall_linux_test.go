@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -58,7 +59,7 @@ func TestWallFromInside(t *testing.T) {
 		"network": insideNetwork, "nested": insideNested, "system": insideSystem, "closed": insideClosed, "devices": insideDevices,
 		"sys": insideSys, "proc-settings": insideProcSettings, "proc-files": insideProcFiles, "proc-dirs": insideProcDirs,
 		"sizes": insideSizes, "etc": insideEtc, "agent": insideAgent, "cores": insideCores, "descriptors": insideDescriptors,
-		"rlimits": insideRlimits,
+		"rlimits": insideRlimits, "signals": insideSignals,
 	} {
 		// Not parallel: they share the sandbox.
 		t.Run(name, func(t *testing.T) { look(t, w) })
@@ -263,6 +264,17 @@ func insideDescriptors(t *testing.T, w *wall) {
 	}
 }
 
+func insideSignals(t *testing.T, w *wall) {
+	var own unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_SIGPENDING, &own); err != nil {
+		t.Fatal(err)
+	}
+	got, err := strconv.ParseUint(strings.TrimSpace(w.inside(t, "bash -c 'ulimit -Hi'")), 10, 64)
+	if err != nil || got > own.Max/8 {
+		t.Errorf("a payload may queue %d signals of the host's %d, %v", got, own.Max, err)
+	}
+}
+
 // insideRlimits: where there are cgroups the limits are theirs.
 func insideRlimits(t *testing.T, w *wall) {
 	support := w.d.cgroups.Support()
@@ -378,13 +390,26 @@ func TestTheAgentsProgramIsSealed(t *testing.T) {
 }
 
 // keyringMarker makes the test program say which session keyring it has.
-const keyringMarker = "berm-test-keyring"
+const keyringMarker = "BERM_TEST_KEYRING"
 
 func TestForkedProcessesHaveAKeyringOfTheirOwn(t *testing.T) {
 	t.Parallel()
-	own, err := unix.KeyctlGetKeyringID(unix.KEY_SPEC_SESSION_KEYRING, true)
+	if os.Getenv(keyringMarker) == "" {
+		// A host program whose every thread has a session keyring, as after a login.
+		runtime.LockOSThread() // and never unlocked: the thread ends with the test
+		if _, _, errno := unix.RawSyscall(unix.SYS_KEYCTL, unix.KEYCTL_JOIN_SESSION_KEYRING, 0, 0); errno != 0 {
+			t.Skipf("this kernel gives no keyrings: %v", errno)
+		}
+		cmd := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$")
+		cmd.Env = append(os.Environ(), keyringMarker+"=1")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("%v\n%s", err, out)
+		}
+		return
+	}
+	own, err := unix.KeyctlGetKeyringID(unix.KEY_SPEC_SESSION_KEYRING, false)
 	if err != nil {
-		t.Skipf("this kernel gives no keyrings: %v", err)
+		t.Fatal(err)
 	}
 	f := newForker()
 	defer f.close()

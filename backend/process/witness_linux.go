@@ -37,7 +37,7 @@ func (m *machine) Witness(ctx context.Context) ([]posture.Fact, error) {
 	pid := m.child.first.pid
 	var facts []posture.Fact
 	for claim, name := range namespaceClaims() {
-		held, detail := apart(pid, name)
+		held, detail := apart(pid, name, m.child.proc.Pid)
 		facts = append(facts, posture.Fact{Claim: claim, Witness: posture.Host, Held: held, Detail: detail})
 	}
 	held, detail := m.unprivileged(pid)
@@ -55,8 +55,10 @@ func limitFact(claim posture.Claim, p cgroup.Proof) posture.Fact {
 	return posture.Fact{Claim: claim, Witness: posture.Host, Held: p.Held, Detail: p.Detail}
 }
 
-// apart compares one namespace of a process with the caller's.
-func apart(pid int, name string) (held bool, detail string) {
+// apart compares one namespace of a process with the caller's, and with
+// bubblewrap's own: that is started in namespaces which are not the caller's
+// either, and its word that it made others counts for nothing.
+func apart(pid int, name string, bubblewrap int) (held bool, detail string) {
 	theirs, err := os.Readlink(filepath.Join("/proc", strconv.Itoa(pid), "ns", name))
 	if err != nil {
 		return false, fmt.Sprintf("cannot be read: %v", plainPath(err))
@@ -65,7 +67,15 @@ func apart(pid int, name string) (held bool, detail string) {
 	if err != nil {
 		return false, fmt.Sprintf("the caller's cannot be read: %v", plainPath(err))
 	}
-	return theirs != ours || defence.WitnessNamespaces.Off(), fmt.Sprintf("%s, the caller's is %s", theirs, ours)
+	outer, err := os.Readlink(filepath.Join("/proc", strconv.Itoa(bubblewrap), "ns", name))
+	if err != nil {
+		return false, fmt.Sprintf("bubblewrap's cannot be read: %v", plainPath(err))
+	}
+	detail = fmt.Sprintf("%s, the caller's is %s", theirs, ours)
+	if outer != ours {
+		detail += fmt.Sprintf(", bubblewrap's is %s", outer)
+	}
+	return theirs != ours && theirs != outer || defence.WitnessNamespaces.Off(), detail
 }
 
 // unprivileged reports whether the sandbox's one uid is, on the host, neither
@@ -84,7 +94,12 @@ func (m *machine) unprivileged(pid int) (held bool, detail string) {
 	if m.lease != nil {
 		want = strconv.FormatUint(uint64(m.lease.uid), 10)
 	}
-	return judgeUIDs(string(data), uids, want)
+	held, detail = judgeUIDs(string(data), uids, want)
+	// An unprivileged caller's bubblewrap starts below such a map already.
+	if inner, why := apart(pid, "user", m.child.proc.Pid); !inner {
+		return false, detail + ", " + why
+	}
+	return held, detail
 }
 
 // judgeUIDs wants a map of exactly one uid, onto want, and that want is who the

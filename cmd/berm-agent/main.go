@@ -38,7 +38,7 @@ func run(args []string) int {
 		fmt.Println(version())
 		return 0
 	}
-	fmt.Fprintln(os.Stderr, "usage: berm-agent serve|launch|exec|probe|version")
+	fmt.Fprintln(os.Stderr, "usage: berm-agent serve|launch|exec|probe|detach|version")
 	return 2
 }
 

@@ -23,14 +23,16 @@ type outcome struct {
 	ExitCode *int        `json:"exitCode"`
 	Reason   berm.Reason `json:"reason"`
 	// Signal is a name like SIGKILL, nil when no signal ended the program.
-	Signal        *string          `json:"signal"`
-	TimedOut      bool             `json:"timedOut"`
-	DurationMs    int64            `json:"durationMs"`
-	Stdout        []byte           `json:"stdout"`
-	Stderr        []byte           `json:"stderr"`
-	StdoutDropped int64            `json:"stdoutDropped"`
-	StderrDropped int64            `json:"stderrDropped"`
-	Error         *errdefs.Encoded `json:"error,omitempty"`
+	Signal        *string `json:"signal"`
+	TimedOut      bool    `json:"timedOut"`
+	DurationMs    int64   `json:"durationMs"`
+	Stdout        []byte  `json:"stdout"`
+	Stderr        []byte  `json:"stderr"`
+	StdoutDropped int64   `json:"stdoutDropped"`
+	StderrDropped int64   `json:"stderrDropped"`
+	// OutputIncomplete: processes that outlived the program held its output open.
+	OutputIncomplete bool             `json:"outputIncomplete"`
+	Error            *errdefs.Encoded `json:"error,omitempty"`
 }
 
 func newOutcome(result *berm.Result, err error) outcome {
@@ -40,6 +42,7 @@ func newOutcome(result *berm.Result, err error) outcome {
 		// An empty stream is "", not null.
 		Stdout: append([]byte{}, result.Stdout...), Stderr: append([]byte{}, result.Stderr...),
 		StdoutDropped: result.StdoutDropped, StderrDropped: result.StderrDropped,
+		OutputIncomplete: result.OutputIncomplete,
 	}
 	if result.Signal != 0 {
 		name := unix.SignalName(result.Signal)
@@ -72,6 +75,9 @@ func (s *session) report(ctx context.Context, result *berm.Result, err error) bo
 		s.app.say("the limit on processes was reached")
 	case result.Reason == berm.DiskLimit:
 		s.app.say("the limit on temporary storage was reached")
+	}
+	if result.OutputIncomplete && err == nil {
+		s.app.say("the output is not whole: processes that the command left behind still held it open, and were ended")
 	}
 	return written
 }

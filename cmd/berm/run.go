@@ -50,7 +50,7 @@ when signal n ended it, 137 when it ran out of memory.
 
 With --json the output is kept and printed as one object:
   {"exitCode","reason","signal","timedOut","durationMs","stdout","stderr",
-   "stdoutDropped","stderrDropped"}
+   "stdoutDropped","stderrDropped","outputIncomplete"}
 The streams are base64. exitCode is null when a signal ended the command. A
 failure is {"error": {"name","message","reasons","cause"}}.`,
 		Example: `  berm run -- sh -c 'echo out; echo err >&2; exit 3'

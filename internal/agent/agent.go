@@ -44,6 +44,8 @@ type Agent struct {
 	data      http.Handler
 	control   *control
 	processes *processes
+	session   *session
+	metrics   *metrics
 	files     *files
 	closeOnce sync.Once
 }
@@ -51,12 +53,13 @@ type Agent struct {
 // New makes an agent and everything that its commands need. Errors say what the
 // boot message asked for and could not be had.
 func New(config Config) (*Agent, error) {
-	procs, err := newProcesses(config)
+	sess := newSession(config.Boot)
+	procs, err := newProcesses(config, sess)
 	if err != nil {
 		return nil, err
 	}
 	// The probe, if the host wants one, runs while the rest is made.
-	a := &Agent{processes: procs, control: newControl(config, procs), files: newFiles(config.Boot)}
+	a := &Agent{processes: procs, control: newControl(config, procs, sess), session: sess, files: newFiles(config.Boot, sess), metrics: newMetrics(config)}
 	a.data = a.dataHandler()
 	if config.settled != nil {
 		<-config.settled
@@ -64,10 +67,11 @@ func New(config Config) (*Agent, error) {
 	return a, nil
 }
 
-// Data serves processes and files. A server may forward requests to it.
+// Data serves processes, files and what clients ask about the sandbox. A server
+// may forward requests to it.
 func (a *Agent) Data() http.Handler { return a.data }
 
-// Control serves posture and tunnels. Only the host's own streams reach it.
+// Control serves posture, tunnels and /init. Only the host's own streams reach it.
 func (a *Agent) Control() http.Handler { return a.control }
 
 // Close ends every process of every command and waits for all goroutines of the
@@ -76,6 +80,7 @@ func (a *Agent) Control() http.Handler { return a.control }
 func (a *Agent) Close() {
 	a.closeOnce.Do(func() {
 		a.control.close()
+		a.files.watches.close()
 		a.processes.close()
 	})
 }
@@ -87,9 +92,12 @@ func (a *Agent) dataHandler() http.Handler {
 	mux := http.NewServeMux()
 	connecthttp.Mount(mux, rpc, connecthttp.WithCompressors(), connecthttp.WithReadMaxBytes(messageLimit()))
 	a.files.mount(mux)
+	a.session.mount(mux)
+	mountRefusals(mux)
+	mux.HandleFunc("GET /metrics", a.metrics.serve)
 	mux.Handle("/process.Process/", alias("/process.Process/", "/berm.agent.v1.Process/", mux))
 	mux.Handle("/filesystem.Filesystem/", alias("/filesystem.Filesystem/", "/berm.agent.v1.Filesystem/", mux))
-	return withGate(mux)
+	return withGate(withOrigins(a.session.withAccess(mux)))
 }
 
 func messageLimit() int {

@@ -35,19 +35,23 @@ type writeOptions struct {
 	mode uint32
 	// exclusive refuses a path that is there, links included.
 	exclusive bool
+	// metadata is noted beside the content, where the file system can do that.
+	metadata map[string]string
 }
 
 // files is the data plane's file service: envd's filesystem.Filesystem and its
-// /files routes. It keeps no state between requests and has no goroutines.
+// /files routes. Watchers are all that it keeps between requests.
 type files struct {
 	user, home string
+	session    *session
 	work       fileWork
+	watches    *watches
 }
 
 // newFiles takes the payloads' user, the only one that requests may name, and
 // the home directory, where relative paths and "~" begin.
-func newFiles(config boot.Config) *files {
-	return &files{user: config.User, home: config.Home, work: localFiles{}}
+func newFiles(config boot.Config, sess *session) *files {
+	return &files{user: config.User, home: config.Home, session: sess, work: localFiles{}, watches: newWatches()}
 }
 
 // register adds the Filesystem service.
@@ -59,6 +63,8 @@ func (f *files) register(server *connect.Server) {
 func (f *files) mount(mux *http.ServeMux) {
 	mux.HandleFunc("GET /files", f.download)
 	mux.HandleFunc("POST /files", f.upload)
+	f.mountArchive(mux)
+	mux.HandleFunc("POST /files/compose", f.compose)
 }
 
 // Stat describes one entry.

@@ -23,6 +23,16 @@ type entry struct {
 	target     *unix.Stat_t
 	targetPath string
 	noFollow   bool
+	// metadata is what uploads noted beside a file's content, nil for none.
+	metadata map[string]string
+}
+
+// seen is what the entry leads to.
+func (e *entry) seen() *unix.Stat_t {
+	if e.target != nil {
+		return e.target
+	}
+	return &e.self
 }
 
 // describe looks at a name of an open directory whose path without links is at.
@@ -32,7 +42,13 @@ func describe(dir int, at, name, shown string, noFollow bool) (entry, error) {
 	if err := unix.Fstatat(dir, name, &e.self, unix.AT_SYMLINK_NOFOLLOW); err != nil {
 		return entry{}, err
 	}
-	if e.self.Mode&unix.S_IFMT != unix.S_IFLNK {
+	switch e.self.Mode & unix.S_IFMT {
+	case unix.S_IFLNK:
+	case unix.S_IFREG, unix.S_IFDIR:
+		// Others have no attributes of that kind.
+		e.metadata = readMetadata(dir, name)
+		return e, nil
+	default:
 		return e, nil
 	}
 	link, err := readlink(dir, name)
@@ -63,20 +79,22 @@ func (e *entry) lookThrough(dir int, at string) {
 		return
 	}
 	e.target, e.targetPath = &st, p.path
+	e.metadata = readMetadata(p.dir, p.name)
 }
 
 // size estimates the bytes of the entry's message.
 func (e *entry) size() int {
-	return 128 + len(e.name) + len(e.path) + len(e.link) + len(e.targetPath)
+	n := 128 + len(e.name) + len(e.path) + len(e.link) + len(e.targetPath)
+	for key, value := range e.metadata {
+		n += 16 + len(key) + len(value)
+	}
+	return n
 }
 
 // message gives the entry as envd's clients know it. What describes a link
 // describes its target, except permissions, which begin with L.
 func (e *entry) message(names *ownerNames) *agentv1.EntryInfo {
-	seen := &e.self
-	if e.target != nil {
-		seen = e.target
-	}
+	seen := e.seen()
 	out := &agentv1.EntryInfo{
 		Name:         text(e.name),
 		Path:         text(e.path),
@@ -87,6 +105,7 @@ func (e *entry) message(names *ownerNames) *agentv1.EntryInfo {
 		Owner:        names.users.name(seen.Uid),
 		Group:        names.groups.name(seen.Gid),
 		ModifiedTime: timestamp(seen),
+		Metadata:     e.metadata,
 		Lstat: &agentv1.Lstat{
 			Mode:         e.self.Mode,
 			Size:         e.self.Size,

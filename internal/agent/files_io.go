@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"strings"
 
 	"connectrpc.com/connect/v2"
 	"golang.org/x/sys/unix"
@@ -105,7 +106,7 @@ func (localFiles) open(_ context.Context, p string) (*os.File, os.FileInfo, erro
 func (localFiles) write(_ context.Context, p string, options writeOptions, body io.Reader) (entry, error) {
 	at, err := find(p, !options.exclusive, true)
 	if err != nil {
-		return entry{}, err
+		return entry{}, unfit(err, connect.CodeInvalidArgument, "write", p)
 	}
 	defer at.close()
 	e, err := writeAt(&at, p, options, body)
@@ -133,7 +134,7 @@ func writeAt(at *place, p string, options writeOptions, body io.Reader) (entry, 
 	if err != nil {
 		return entry{}, err
 	}
-	err = fill(os.NewFile(uintptr(fd), p), body, mode)
+	err = fill(os.NewFile(uintptr(fd), p), body, mode, options.metadata)
 	if err == nil {
 		err = settle(at, temp, options.exclusive)
 	}
@@ -169,10 +170,13 @@ func replaceable(at *place, p string, options writeOptions) (uint32, error) {
 	return st.Mode & 0o777, regular(p, &st)
 }
 
-// fill writes the body into a file and closes it.
-func fill(file *os.File, body io.Reader, mode uint32) error {
-	// Neither side's own copying is wanted: it would use smaller blocks.
-	_, err := io.CopyBuffer(struct{ io.Writer }{file}, struct{ io.Reader }{body}, make([]byte, copyBytes))
+// fill writes the body into a file, with what is noted beside it, and closes it.
+func fill(file *os.File, body io.Reader, mode uint32, metadata map[string]string) error {
+	err := writeMetadata(int(file.Fd()), metadata)
+	if err == nil {
+		// Neither side's own copying is wanted: it would use smaller blocks.
+		_, err = io.CopyBuffer(struct{ io.Writer }{file}, struct{ io.Reader }{body}, make([]byte, copyBytes))
+	}
 	if err == nil {
 		err = unix.Fchmod(int(file.Fd()), mode)
 	}
@@ -195,11 +199,27 @@ func settle(at *place, temp string, exclusive bool) error {
 	return unix.Unlinkat(at.dir, temp, 0)
 }
 
+// The name of a draft is random between these, in hexadecimal.
+const (
+	draftPrefix = ".berm-"
+	draftBytes  = 12
+	draftSuffix = ".tmp"
+)
+
 // tempName gives a name that nobody can guess.
 func tempName() (string, error) {
-	var raw [12]byte
+	var raw [draftBytes]byte
 	if _, err := rand.Read(raw[:]); err != nil {
 		return "", err
 	}
-	return ".berm-" + hex.EncodeToString(raw[:]) + ".tmp", nil
+	return draftPrefix + hex.EncodeToString(raw[:]) + draftSuffix, nil
+}
+
+// isDraft reports a name that looks like one of tempName's. A payload can choose
+// such a name too.
+func isDraft(name string) bool {
+	inner, ok := strings.CutPrefix(name, draftPrefix)
+	inner, ok2 := strings.CutSuffix(inner, draftSuffix)
+	_, err := hex.DecodeString(inner)
+	return ok && ok2 && len(inner) == 2*draftBytes && err == nil
 }

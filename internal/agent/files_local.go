@@ -60,7 +60,7 @@ func (p *place) describe(shown string, noFollow bool) (entry, error) {
 func (localFiles) makeDir(_ context.Context, p string, mode uint32, existOK bool) (entry, error) {
 	at, err := find(p, false, true)
 	if err != nil {
-		return entry{}, err
+		return entry{}, unfit(err, connect.CodeInvalidArgument, "make directory", p)
 	}
 	defer at.close()
 	if mode == 0 {
@@ -86,11 +86,7 @@ func existing(at *place, p string, existOK bool) (entry, error) {
 	if err != nil {
 		return entry{}, err
 	}
-	seen := &e.self
-	if e.target != nil {
-		seen = e.target
-	}
-	if seen.Mode&unix.S_IFMT != unix.S_IFDIR {
+	if e.seen().Mode&unix.S_IFMT != unix.S_IFDIR {
 		return entry{}, faultf(connect.CodeInvalidArgument, "make directory %q: something else is there", p)
 	}
 	if !existOK {
@@ -129,14 +125,24 @@ func (localFiles) move(_ context.Context, from, to string) (entry, error) {
 	}
 	dst, err := find(to, false, true)
 	if err != nil {
-		return entry{}, err
+		return entry{}, unfit(err, connect.CodeFailedPrecondition, "move to", to)
 	}
 	defer dst.close()
 	if err := unix.Renameat(src.dir, src.name, dst.dir, dst.name); err != nil {
 		dst.unmake()
-		return entry{}, err
+		return entry{}, unfit(err, connect.CodeFailedPrecondition, "move to", to)
 	}
 	return dst.describe(to, false)
+}
+
+// unfit gives a place where nothing can be made, because what should be a
+// directory is none, the operation's own code: that is not the same as a missing
+// source.
+func unfit(err error, code connect.Code, op, p string) error {
+	if errors.Is(err, unix.ENOTDIR) {
+		return faultf(code, "%s %q: %v", op, p, unix.ENOTDIR)
+	}
+	return err
 }
 
 // listing collects entries within bounds.

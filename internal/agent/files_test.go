@@ -70,7 +70,7 @@ func TestFilesOverHTTP(t *testing.T) {
 		t.Errorf("%v %v", info, err)
 	}
 	code, header, body := ask(t, a, "GET", filesURL("path", "~/sub/a.txt"), "", "")
-	if code != http.StatusOK || body != "hello" || header.Get("Content-Length") != "5" || header.Get("Content-Type") != octets {
+	if code != http.StatusOK || body != "hello" || header.Get("Content-Length") != "5" || header.Get("Content-Type") != "text/plain; charset=utf-8" {
 		t.Errorf("%d %v %q", code, header, body)
 	}
 	if code, header, _ = ask(t, a, "HEAD", filesURL("path", "sub/a.txt"), "", ""); code != http.StatusOK || header.Get("Content-Length") != "5" {
@@ -107,10 +107,13 @@ func TestFilesRefusals(t *testing.T) {
 		"missing":         {"GET", filesURL("path", "none"), "", 404},
 		"directory":       {"GET", filesURL("path", home), "", 400},
 		"own environment": {"GET", filesURL("path", "/proc/self/environ"), "", 403},
-		"signature":       {"GET", filesURL("path", "x", "signature", "v1_x"), "", 400},
 		"user":            {"GET", filesURL("path", "x", "username", "root"), "", 401},
 		"no type":         {"POST", filesURL("path", "x"), "", 400},
-		"multipart":       {"POST", filesURL("path", "x"), "multipart/form-data; boundary=x", 415},
+		"other type":      {"POST", filesURL("path", "x"), "text/plain", 400},
+		"no boundary":     {"POST", filesURL("path", "x"), "multipart/form-data", 400},
+		"no form":         {"POST", filesURL("path", "x"), "multipart/form-data; boundary=x", 400},
+		"below a file":    {"POST", filesURL("path", "/etc/passwd/x"), octets, 400},
+		"query":           {"GET", "/files?path=%zz", "", 400},
 		"mode":            {"POST", filesURL("path", "x", "mode", "4755"), octets, 400},
 		"exclusive":       {"POST", filesURL("path", "x", "exclusive", "yes"), octets, 400},
 		"dangling":        {"POST", filesURL("path", "dangling", "exclusive", "1"), octets, 409},
@@ -162,7 +165,8 @@ func TestShortUpload(t *testing.T) {
 func TestFilesystemForEnvdClients(t *testing.T) {
 	t.Parallel()
 	a, home := handled(t)
-	if err := errors.Join(os.MkdirAll(home+"/d/e/f", 0o755), os.WriteFile(home+"/d/a", []byte("123"), 0o640), os.Symlink("a", home+"/d/l")); err != nil {
+	if err := errors.Join(os.MkdirAll(home+"/d/e/f", 0o755), os.WriteFile(home+"/d/a", []byte("123"), 0o640), os.Symlink("a", home+"/d/l"),
+		os.Symlink("loop", home+"/loop"), os.WriteFile(home+"/over", []byte("longer"), 0o644)); err != nil {
 		t.Fatal(err)
 	}
 	rpc := func(method, body string) (int, string) {
@@ -199,7 +203,19 @@ func TestFilesystemForEnvdClients(t *testing.T) {
 		{"MakeDir", `{"path":"d/e"}`, "already_exists", 409},
 		{"MakeDir", `{"path":"d/a"}`, "invalid_argument", 400},
 		{"Move", `{"source":"none","destination":"x"}`, "not_found", 404},
+		{"MakeDir", `{"path":"d/a/b"}`, "invalid_argument", 400},
+		{"MakeDir", `{"path":""}`, "invalid_argument", 400},
+		{"ListDir", `{"path":"none"}`, "not_found", 404},
+		{"ListDir", `{"path":"loop"}`, "failed_precondition", 400},
+		{"ListDir", `{"path":"d/e/f"}`, "{}", 200},
+		{"Stat", `{"path":"loop"}`, `"symlinkTarget":"loop"`, 200},
+		{"Move", `{"source":"d/a","destination":"d/a/b"}`, "failed_precondition", 400},
+		{"Move", `{"source":"d/e","destination":"d/a"}`, "failed_precondition", 400},
+		{"Move", `{"source":"d/e","destination":"d"}`, "failed_precondition", 400},
+		{"Move", `{"source":"d/a","destination":"d/moved"}`, `"name":"moved"`, 200},
+		{"Move", `{"source":"d/moved","destination":"over"}`, `"size":"3"`, 200},
 		{"Remove", `{"path":"none"}`, "{}", 200},
+		{"Remove", `{"path":"none/below"}`, "{}", 200},
 		{"Remove", `{"path":"d"}`, "{}", 200},
 		{"MakeDir", `{"path":"p/q/r"}`, "drwxr-xr-x", 200},
 		{"Move", `{"source":"p","destination":"s/t"}`, `"name":"t"`, 200},

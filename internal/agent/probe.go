@@ -31,7 +31,7 @@ type selfRunner interface {
 	runSelf(ctx context.Context, args []string, stdin []byte) ([]byte, error)
 }
 
-// control is the control plane: probe and tunnels.
+// control is the control plane: probe, tunnels and the session.
 type control struct {
 	mux     *http.ServeMux
 	self    selfRunner
@@ -42,7 +42,7 @@ type control struct {
 
 // newControl makes the control plane's handler, and begins the probe that the
 // boot message announces. close has to be called.
-func newControl(config Config, self selfRunner) *control {
+func newControl(config Config, self selfRunner, sess *session) *control {
 	c := &control{mux: http.NewServeMux(), self: self}
 	if want := config.Boot.Probe; want != nil {
 		c.early = beginProbe(self, probe.Order{
@@ -53,6 +53,7 @@ func newControl(config Config, self selfRunner) *control {
 	agentv1connect.RegisterControlHandler(rpc, c)
 	connecthttp.Mount(c.mux, rpc, connecthttp.WithCompressors(), connecthttp.WithReadMaxBytes(maxProbeOutput))
 	c.mux.HandleFunc("GET /tunnel", c.tunnels.serve)
+	c.mux.HandleFunc("POST /init", sess.serveInit)
 	return c
 }
 

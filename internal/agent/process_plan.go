@@ -21,9 +21,11 @@ type planner struct {
 	home string
 	dir  string
 	env  map[string]string
+	// session has what lies between env and a request's own.
+	session *session
 }
 
-func newPlanner(config boot.Config) planner {
+func newPlanner(config boot.Config, sess *session) planner {
 	shell := "/bin/sh"
 	if info, err := os.Stat("/bin/bash"); err == nil && info.Mode().IsRegular() {
 		shell = "/bin/bash"
@@ -32,7 +34,7 @@ func newPlanner(config boot.Config) planner {
 	if temp == "" {
 		temp = "/tmp"
 	}
-	return planner{home: config.Home, dir: config.Dir, env: map[string]string{
+	return planner{home: config.Home, dir: config.Dir, session: sess, env: map[string]string{
 		"PATH": config.Path, "HOME": config.Home, "USER": config.User, "LOGNAME": config.User,
 		"SHELL": shell, "LANG": "C.UTF-8", "TMPDIR": temp,
 	}}
@@ -46,7 +48,7 @@ func (p planner) plan(config *agentv1.ProcessConfig, terminal bool) (program, er
 	}
 	out := program{dir: p.directory(config.GetCwd()), args: append([]string{config.GetCmd()}, config.GetArgs()...)}
 	var search string
-	out.env, search = p.environment(config.GetEnvs(), terminal)
+	out.env, search = p.environment(p.session.environment(config.GetEnvs()), terminal)
 	var err error
 	out.path, err = lookUp(config.GetCmd(), search, out.dir)
 	if err != nil {
@@ -88,12 +90,16 @@ func isName(key string) bool {
 	return key != ""
 }
 
-// directory resolves a working directory: empty is the default one, `~` and
+// directory resolves a working directory: empty is the session's or else the
+// default one, `~` and
 // relative ones are the home's.
 func (p planner) directory(cwd string) string {
 	switch {
 	case cwd == "":
-		return p.dir
+		if cwd = p.session.workdir(); cwd == "" {
+			return p.dir
+		}
+		return p.directory(cwd)
 	case cwd == "~" || strings.HasPrefix(cwd, "~/"):
 		return filepath.Join(p.home, cwd[1:])
 	case !filepath.IsAbs(cwd):

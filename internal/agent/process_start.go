@@ -52,7 +52,7 @@ type processes struct {
 	readers   map[*output]struct{}
 }
 
-func newProcesses(config Config) (*processes, error) {
+func newProcesses(config Config, sess *session) (*processes, error) {
 	if err := config.check(); err != nil {
 		config.closeFiles()
 		return nil, err
@@ -85,7 +85,7 @@ func newProcesses(config Config) (*processes, error) {
 		return nil, fmt.Errorf("open the null device: %w", err)
 	}
 	p := &processes{
-		planner: newPlanner(config.Boot), trees: trees, spawner: spawner, null: null, config: config,
+		planner: newPlanner(config.Boot, sess), trees: trees, spawner: spawner, null: null, config: config,
 		disks: disks, crowd: newCrowd(config, shim),
 		stall: stallTime, closing: make(chan struct{}), lingered: make(chan struct{}, 1),
 		readers: map[*output]struct{}{},

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/signal"
@@ -57,7 +58,7 @@ func harden(control int) error {
 			return fmt.Errorf("turn off core files: %w", err)
 		}
 	}
-	if err := limitDescriptors(); err != nil {
+	if err := errors.Join(limitDescriptors(), limitSignals()); err != nil {
 		return err
 	}
 	unix.Umask(0o022)
@@ -90,6 +91,29 @@ func limitDescriptors() error {
 	// By syscall, not unix: the runtime's own record is what children get.
 	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
 		return fmt.Errorf("limit descriptors: %w", err)
+	}
+	return nil
+}
+
+// signalShare is the part of the host program's queued signals and timers that
+// one sandbox may have.
+const signalShare = 16
+
+// limitSignals leaves the payloads a small part of the signals that may be queued,
+// and of the timers. The kernel counts both for a user as a whole, over all
+// sandboxes and the user's own programs.
+func limitSignals() error {
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_SIGPENDING, &limit); err != nil {
+		return fmt.Errorf("read the limit on queued signals: %w", err)
+	}
+	if defence.PayloadSignals.Off() {
+		return nil
+	}
+	limit.Max /= signalShare
+	limit.Cur = min(limit.Cur, limit.Max)
+	if err := unix.Setrlimit(unix.RLIMIT_SIGPENDING, &limit); err != nil {
+		return fmt.Errorf("limit queued signals: %w", err)
 	}
 	return nil
 }

@@ -65,7 +65,7 @@ func newSpawner(tasks []*os.File, shim *shim) (*spawner, error) {
 // payloads' cgroups must not run anything else, and ends with the goroutine.
 func (s *spawner) serve(tasks []*os.File, joined chan<- error) {
 	runtime.LockOSThread()
-	if unix.Gettid() == os.Getpid() {
+	if unix.Gettid() == os.Getpid() && !defence.StarterApart.Off() {
 		// A process counts as where its first thread is: the kernel would end the
 		// agent for memory that its payloads take. This thread waits, so that
 		// another one is found.

@@ -42,7 +42,7 @@ const (
 // Client talks to one agent. Its methods may be called concurrently. It has no
 // goroutines and nothing to close; the link belongs to whoever made it.
 type Client struct {
-	rt        http.RoundTripper
+	rt        *access
 	processes agentv1connect.ProcessClient
 	files     agentv1connect.FilesystemClient
 	control   agentv1connect.ControlClient
@@ -63,10 +63,11 @@ func (r roundTripper) Do(req *http.Request) (*http.Response, error) {
 
 // New makes a client over a link, usually a link.Link.
 func New(rt http.RoundTripper) *Client {
-	data := connect.NewClient(transport(rt, link.DataHost))
-	control := connect.NewClient(transport(rt, link.ControlHost))
+	known := &access{rt: rt}
+	data := connect.NewClient(transport(known, link.DataHost))
+	control := connect.NewClient(transport(known, link.ControlHost))
 	return &Client{
-		rt:        rt,
+		rt:        known,
 		processes: agentv1connect.NewProcessClient(data),
 		files:     agentv1connect.NewFilesystemClient(data),
 		control:   agentv1connect.NewControlClient(control),
@@ -80,8 +81,9 @@ func transport(rt http.RoundTripper, host string) connect.Transport {
 		most = 1 << 30
 	}
 	limits := map[string][]connecthttp.Option{
-		agentv1connect.ProcessStartProcedure:      {connecthttp.WithReadMaxBytes(maxDataMessage)},
-		agentv1connect.FilesystemListDirProcedure: {connecthttp.WithReadMaxBytes(maxListMessage)},
+		agentv1connect.ProcessStartProcedure:       {connecthttp.WithReadMaxBytes(maxDataMessage)},
+		agentv1connect.FilesystemListDirProcedure:  {connecthttp.WithReadMaxBytes(maxListMessage)},
+		agentv1connect.FilesystemWatchDirProcedure: {connecthttp.WithReadMaxBytes(maxWatchMessage)},
 	}
 	return connecthttp.NewTransport(roundTripper{rt}, "http://"+host,
 		connecthttp.WithCodecs(&codec{}),

@@ -27,6 +27,10 @@ type Config struct {
 	// user namespace), DataBytes is per process (RLIMIT_DATA).
 	Processes int   `json:"processes,omitempty"`
 	DataBytes int64 `json:"dataBytes,omitempty"`
+	// MemoryBytes and CPUs are what the sandbox may use, by whatever means that is
+	// enforced: its metrics tell. 0 is all that the host has.
+	MemoryBytes int64   `json:"memoryBytes,omitempty"`
+	CPUs        float64 `json:"cpus,omitempty"`
 	// Mark makes the agent start commands through its exec mode, which marks
 	// them so that their tree can be found without a cgroup.
 	Mark bool `json:"mark,omitempty"`

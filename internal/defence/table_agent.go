@@ -49,6 +49,16 @@ var agentRows = [...]Entry{
 		Proofs: []Proof{{"backend/process", "TestWallFromInside/descriptors", Any}},
 	},
 	{
+		Name: StarterApart, Where: "internal/agent/spawn.go",
+		Keeps:  "payloads that have the kernel end their agent for the memory that they take",
+		Proofs: []Proof{{"backend/process/attack", "TestWhoFillsTmpEndsAlone", Root}},
+	},
+	{
+		Name: PayloadSignals, Where: "internal/agent/run.go",
+		Keeps:  "a payload that uses up the signals and timers of its user's other programs",
+		Proofs: []Proof{{"backend/process", "TestWallFromInside/signals", Any}},
+	},
+	{
 		Name: CommandEnvironment, Where: "internal/agent/process_plan.go",
 		Keeps:  "the agent's environment in commands",
 		Proofs: []Proof{{"internal/agent", "TestDescriptorsAndEnvironment", Any}},
@@ -144,7 +154,7 @@ var agentRows = [...]Entry{
 		Proofs: []Proof{{"internal/agent", "TestListingsAreBounded", Any}},
 	},
 	{
-		Name: FilesWhole, Where: "internal/agent/files_http.go",
+		Name: FilesWhole, Where: "internal/agent/files_encoding.go",
 		Keeps:  "half an upload that passes for a file",
 		Proofs: []Proof{{"internal/agent", "TestHalfABodyIsNoFile", Any}},
 	},

@@ -15,7 +15,7 @@ var launchRows = [...]Entry{
 	{
 		Name: LaunchGroups, Where: "backend/process/launch/drop.go",
 		Keeps:  "the caller's further groups",
-		Proofs: []Proof{{"backend/process/launch", "TestState", Root}},
+		Proofs: []Proof{{"backend/process/launch", "TestNoGroupIsInherited", Root}},
 	},
 	{
 		Name: LaunchBoundingSet, Where: "backend/process/launch/drop.go",
@@ -45,7 +45,7 @@ var launchRows = [...]Entry{
 	{
 		Name: LaunchKeyring, Where: "backend/process/launch/drop.go",
 		Keeps:  "the caller's keys",
-		Proofs: []Proof{{"backend/process/launch", "TestState", Root}},
+		Proofs: []Proof{{"backend/process/launch", "TestNoKeyringIsInherited", Root}},
 	},
 	{
 		Name: LaunchCores, Where: "backend/process/launch/drop.go",
@@ -156,6 +156,18 @@ var launchRows = [...]Entry{
 		Name: CgroupBelow, Where: "backend/process/cgroup/group_linux.go",
 		Keeps:  "cgroups without end below the payloads' own",
 		Proofs: []Proof{{"backend/process/cgroup", "TestLimitsAreWritten", Root}},
+	},
+	{
+		Name: CgroupAlone, Where: "backend/process/cgroup/group_linux.go",
+		Keeps: "an agent that was taken over, and walks up from its cgroup to the host's root directory",
+		Proofs: []Proof{
+			{"backend/process/cgroup", "TestPayloadDirectoryIsNoWayUp", Root}, {"backend/process", "TestDelegatedCgroupIsNoWayUp", Root},
+		},
+	},
+	{
+		Name: CgroupSockets, Where: "backend/process/cgroup/limits_linux.go",
+		Keeps:  "memory of TCP and UDP sockets beyond the limit, with cgroups of version 1",
+		Proofs: []Proof{{"backend/process/attack", "TestMemoryIsBoundedOrSaidNotToBe/tcp", Root}},
 	},
 	{
 		Name: CgroupNames, Where: "backend/process/cgroup/group_linux.go",

@@ -145,6 +145,11 @@ var wallRows = [...]Entry{
 		Proofs: []Proof{{"backend/process", "TestKitHasWhatIsNeededAndNothingSecret", Any}},
 	},
 	{
+		Name: KitElsewhere, Where: "backend/process/etc_linux.go",
+		Keeps:  "another user of the host who fills shared memory",
+		Proofs: []Proof{{"backend/process", "TestFullSharedMemoryStopsNobody", Root}},
+	},
+	{
 		Name: KitSweep, Where: "backend/process/etc_linux.go",
 		Keeps:  "memory that killed drivers leave used",
 		Proofs: []Proof{{"backend/process", "TestKitsOfTheDeadAreSwept", Any}},
@@ -203,6 +208,16 @@ var wallRows = [...]Entry{
 		Name: LimitsRefused, Where: "backend/process/machine_linux.go",
 		Keeps:  "a sandbox without the limit that was asked for",
 		Proofs: []Proof{{"backend/process", "TestWhatCannotBeEnforcedIsRefused", Any}},
+	},
+	{
+		Name: LaterMounts, Where: "backend/process/open_linux.go",
+		Keeps:  "what the host mounts later below a source or /usr",
+		Proofs: []Proof{{"backend/process/attack", "TestLaterMountsStayOut", Root}},
+	},
+	{
+		Name: DefaultPriority, Where: "backend/process/forker_linux.go",
+		Keeps:  "payloads that come before the host's own programs",
+		Proofs: []Proof{{"backend/process", "TestPriorityIsNotHandedOn", Root}},
 	},
 	{
 		Name: FailedCreateUndone, Where: "backend/process/machine_linux.go",

@@ -58,7 +58,7 @@ func main() {
 	}
 	if err != nil || !ok {
 		stop()
-		os.Exit(1) //nolint:gocritic // stop was called
+		os.Exit(1)
 	}
 }
 

@@ -214,10 +214,14 @@ func (s *stream) Close() error {
 		err = s.inner.Close()
 		s.link.mu.Lock()
 		delete(s.link.streams, s)
-		released := s.released
+		released, upload := s.released, s.upload
 		s.link.mu.Unlock()
 		if released != nil {
 			released()
+		}
+		if upload != nil {
+			// Whoever should end the request may have left its response alone.
+			upload.abandon()
 		}
 	})
 	if errors.Is(err, net.ErrClosed) {

@@ -227,15 +227,17 @@ func keepHost(t *testing.T, plan hostPlan) {
 		t.Error(err)
 	}
 	_ = cmd.Wait()
-	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
 		_, err := unix.Wait4(-1, nil, unix.WNOHANG, nil)
 		if errors.Is(err, unix.ECHILD) {
 			return
 		}
 		if time.Now().After(deadline) {
 			for _, pid := range descendants(os.Getpid()) {
-				status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-				t.Errorf("process %d outlives its host: %q", pid, status)
+				command, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+				where, _ := os.ReadFile(fmt.Sprintf("/proc/%d/wchan", pid))
+				stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+				t.Errorf("process %d outlives its host: %q in %s: %.60s", pid, command, where, stat)
 				_ = unix.Kill(pid, unix.SIGKILL)
 			}
 			return

@@ -9,7 +9,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"strings"
 	"testing"
@@ -20,16 +19,13 @@ import (
 	"github.com/berm-dev/berm/errdefs"
 )
 
-// lockForGood binds the goroutine to its thread, which then ends with it.
-func lockForGood() { runtime.LockOSThread() }
-
 func threadExists(tid int) bool {
 	_, err := os.Stat(fmt.Sprintf("/proc/self/task/%d", tid))
 	return err == nil
 }
 
 // memoryWays are all ways to take memory that there are without privileges.
-var memoryWays = []string{"malloc", "memfd", "shm", "tmpfs", "pipes", "sockets"}
+var memoryWays = []string{"malloc", "memfd", "shm", "tmpfs", "pipes", "sockets", "tcp"}
 
 // attacks 7 "tmpfs and memfd fill, with cgroups and with rlimits: the limit holds, or
 // the capability says that it does not", process-tier 1.7 weak 13.
@@ -136,6 +132,31 @@ dd if=/dev/zero of="$d/fill" bs=64k 2>/dev/null; [ -f "$d/fill" ] && stat -c %s 
 	}
 	alive(t, &box{Sandbox: small})
 	alive(t, b)
+}
+
+// Files in memory count for the payloads, not for the agent: who fills /tmp is ended
+// for it, and the sandbox goes on.
+func TestWhoFillsTmpEndsAlone(t *testing.T) {
+	t.Parallel()
+	prepare(t)
+	if stage.provider.Capabilities().Memory != driver.Enforced {
+		t.Skip("there is no memory cgroup here; that this is said is in TestMemoryIsBoundedOrSaidNotToBe")
+	}
+	p := opened(t, func(c *berm.Config) { c.Limits = berm.Limits{MemoryBytes: 64 << 20, DiskBytes: 1 << 30} })
+	b := place(t, p, berm.Layout{})
+	for range 3 {
+		res, err := b.Exec(bounded(t), berm.Command{Args: []string{"sh", "-c", "head -c 100m /dev/zero > /tmp/full; exit 5"}})
+		if err != nil || res.Reason != berm.OutOfMemory {
+			t.Fatalf("%v %v", res, err)
+		}
+		// A command would find no memory to remove it with.
+		if err := b.Files().RemoveAll(bounded(t), "/tmp/full"); err != nil {
+			t.Fatal(err)
+		}
+		if got := sh(t, b, "echo next"); got != "next\n" {
+			t.Errorf("the next command says %q", got)
+		}
+	}
 }
 
 // Files without content cost memory all the same: a memory limit bounds them.

@@ -49,7 +49,7 @@ func TestMasks(t *testing.T) {
 	attack(t, b, "masks").blocked(t, "EOF", "ENOENT", "EACCES", "EPERM")
 	// Some hosts have nothing there today: the cover itself is looked for too.
 	mounts := output(t, b, "cat", "/proc/self/mountinfo")
-	for _, name := range []string{"acpi", "asound", "interrupts", "kcore", "keys", "latency_stats", "sched_debug", "scsi", "timer_list", "timer_stats"} {
+	for _, name := range []string{"acpi", "asound", "cmdline", "interrupts", "kcore", "keys", "latency_stats", "sched_debug", "scsi", "timer_list", "timer_stats"} {
 		if _, err := os.Stat("/proc/" + name); err == nil && !strings.Contains(mounts, " /proc/"+name+" ro,") {
 			t.Errorf("/proc/%s is not covered", name)
 		}

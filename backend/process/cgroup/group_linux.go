@@ -114,18 +114,20 @@ func (g *Group) makePayload() error {
 		}
 	}
 	var err error
-	g.payload, err = openAlone(payload)
+	g.payload, err = g.manager.openAlone(payload)
 	return err
 }
 
 // openAlone opens a directory for the agent. It is the root of a detached mount:
 // whoever holds a plain descriptor of a directory can walk up from it by "..",
-// out of the sandbox and into the host's root directory. Who may not make a
-// detached mount gives the plain one.
-func openAlone(name string) (*os.File, error) {
-	fd, err := unix.OpenTree(unix.AT_FDCWD, name, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_SYMLINK_NOFOLLOW)
-	if errors.Is(err, unix.EPERM) {
+// out of the sandbox and into the host's root directory.
+func (m *Manager) openAlone(name string) (*os.File, error) {
+	if defence.CgroupAlone.Off() {
 		return openDir(name)
+	}
+	fd, err := unix.OpenTree(unix.AT_FDCWD, name, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_SYMLINK_NOFOLLOW)
+	if errors.Is(err, unix.EPERM) && m.detach != nil {
+		return m.detach(name)
 	}
 	if err != nil {
 		return nil, &fs.PathError{Op: "open_tree", Path: name, Err: err}

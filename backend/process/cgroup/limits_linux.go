@@ -46,9 +46,11 @@ func limitLegacy(dir, controller string, l Limits) error {
 		}
 		// What waits in TCP and UDP sockets is an account of its own in version 1, and
 		// without a limit: loopback alone could take gigabytes of the host.
-		return errors.Join(
-			optional(write(dir, "memory.kmem.tcp.limit_in_bytes", value)),
-			optional(write(dir, "memory.memsw.limit_in_bytes", value)))
+		var sockets error
+		if !defence.CgroupSockets.Off() {
+			sockets = optional(write(dir, "memory.kmem.tcp.limit_in_bytes", value))
+		}
+		return errors.Join(sockets, optional(write(dir, "memory.memsw.limit_in_bytes", value)))
 	case controller == "pids" && l.Processes > 0:
 		return write(dir, "pids.max", strconv.Itoa(l.Processes+agentThreads))
 	case controller == "cpu" && l.CPUs > 0:

@@ -41,6 +41,7 @@ type Manager struct {
 	unified []string
 	// legacy maps a controller to berm's parent in its version 1 hierarchy.
 	legacy  map[string]string
+	detach  func(dir string) (*os.File, error)
 	support Support
 }
 
@@ -48,6 +49,11 @@ type Manager struct {
 type Host struct {
 	// MountInfo and Own name the files to read, for tests.
 	MountInfo, Own string
+	// Detach opens a directory as the root of a detached mount, for a caller that
+	// may not do it by itself; nil for none. It may be called concurrently. Where
+	// it fails there is no version 2 tree to use: a descriptor that an agent gets
+	// must not lead up to the host's directories.
+	Detach func(dir string) (*os.File, error)
 }
 
 // Close removes berm's own parents where they are empty. Another Manager makes
@@ -94,7 +100,7 @@ func (m *Manager) makeBelow(parent, name string) (string, error) {
 // Open finds out by trying what this host offers. It never fails: a host
 // without usable cgroups gives a Manager whose Support says so and why.
 func Open(host Host) *Manager {
-	m := &Manager{legacy: map[string]string{}}
+	m := &Manager{legacy: map[string]string{}, detach: host.Detach}
 	mounts, err := hierarchies(host.MountInfo)
 	if err != nil {
 		m.miss("cgroups cannot be listed: %v", err)
@@ -156,7 +162,7 @@ func (m *Manager) openUnified(h hierarchy, host Host) {
 	m.nsDelegate = h.nsDelegate
 	var reasons []string
 	for _, base := range bases(host) {
-		tree, unified, reason := tryUnified(filepath.Join(h.root, base))
+		tree, unified, reason := m.tryUnified(filepath.Join(h.root, base))
 		if reason != "" {
 			reasons = append(reasons, reason)
 			continue
@@ -225,8 +231,9 @@ func offered(root string) []string {
 }
 
 // tryUnified makes berm's parent below base and proves that a cgroup can be made
-// there, has cgroup.kill, and can be entered. With a reason nothing is left.
-func tryUnified(base string) (tree string, unified []string, reason string) {
+// there, has cgroup.kill, and can be entered and handed to an agent. With a reason
+// nothing is left.
+func (m *Manager) tryUnified(base string) (tree string, unified []string, reason string) {
 	if err := unix.Access(filepath.Join(base, "cgroup.procs"), unix.W_OK); err != nil {
 		return "", nil, fmt.Sprintf("cgroup v2: %s is not delegated to this user: %v", base, err)
 	}
@@ -253,6 +260,11 @@ func tryUnified(base string) (tree string, unified []string, reason string) {
 			return "", nil, fmt.Sprintf("cgroup v2: %s of a new cgroup is not writable: %v", file, err)
 		}
 	}
+	alone, err := m.openAlone(trial.dir)
+	if err != nil {
+		return "", nil, fmt.Sprintf("cgroup v2: %s cannot be given to an agent without a way up from it: %v", tree, plain(err))
+	}
+	_ = alone.Close()
 	return tree, unified, ""
 }
 

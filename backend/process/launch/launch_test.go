@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -77,6 +78,42 @@ func TestState(t *testing.T) {
 // change of uid leaves, is gone.
 func TestNoCapabilityIsInherited(t *testing.T) {
 	t.Parallel()
+	s := stateOf(t, &syscall.SysProcAttr{AmbientCaps: []uintptr{unix.CAP_NET_RAW}})
+	const none = "0000000000000000"
+	if s.CapInh != none || s.CapAmb != none || s.CapPrm != none || s.CapEff != none {
+		t.Errorf("capabilities are left: %+v", s)
+	}
+}
+
+func TestNoGroupIsInherited(t *testing.T) {
+	t.Parallel()
+	s := stateOf(t, &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 0, Gid: 0, Groups: []uint32{4, 2345}}})
+	if s.Groups != "" {
+		t.Errorf("groups are left: %q", s.Groups)
+	}
+}
+
+// TestNoKeyringIsInherited: what a thread starts has the thread's session keyring
+// unless somebody sees to another.
+func TestNoKeyringIsInherited(t *testing.T) {
+	t.Parallel()
+	runtime.LockOSThread() // and never unlocked: the thread ends with the test
+	if _, _, errno := unix.RawSyscall(unix.SYS_KEYCTL, unix.KEYCTL_JOIN_SESSION_KEYRING, 0, 0); errno != 0 {
+		t.Skipf("this kernel gives no keyrings: %v", errno)
+	}
+	own, err := unix.KeyctlGetKeyringID(unix.KEY_SPEC_SESSION_KEYRING, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s := stateOf(t, nil); s.Keyring == own || s.Keyring == 0 {
+		t.Errorf("the session keyring is %d, the caller's is %d", s.Keyring, own)
+	}
+}
+
+// stateOf launches with attributes of the launcher's process and gives what the
+// program finds.
+func stateOf(t *testing.T, attr *syscall.SysProcAttr) state {
+	t.Helper()
 	plan := base(t, "/proc/self/exe")
 	plan.Args = []string{modeState}
 	cmd, status, err := command(plan)
@@ -85,8 +122,7 @@ func TestNoCapabilityIsInherited(t *testing.T) {
 	}
 	defer status.Close()
 	var stdout bytes.Buffer
-	cmd.Stdout = &stdout
-	cmd.SysProcAttr = &syscall.SysProcAttr{AmbientCaps: []uintptr{unix.CAP_NET_RAW}}
+	cmd.Stdout, cmd.SysProcAttr = &stdout, attr
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -97,10 +133,7 @@ func TestNoCapabilityIsInherited(t *testing.T) {
 	if err := json.Unmarshal(stdout.Bytes(), &s); err != nil || failure != nil {
 		t.Fatalf("%v, %v", err, failure)
 	}
-	const none = "0000000000000000"
-	if s.CapInh != none || s.CapAmb != none || s.CapPrm != none || s.CapEff != none {
-		t.Errorf("capabilities are left: %+v", s)
-	}
+	return s
 }
 
 // TestOwner: what the sandbox writes belongs to the directory's owner on the host,

@@ -64,6 +64,9 @@ func taker(way string) (func() error, error) {
 		return takePipes, nil
 	case "sockets":
 		return func() error { return takeSockets(block) }, nil
+	case "tcp":
+		listener, err := newListener()
+		return func() error { return listener.take(block) }, err
 	}
 	return nil, fmt.Errorf("unknown way %q", way)
 }

@@ -1,4 +1,4 @@
-// Package first runs the agent's light modes, exec and probe, before the rest of
+// Package first runs the agent's light modes, exec, probe and detach, before the rest of
 // the program is initialised. Only the agent's main imports it.
 //
 // Go initialises packages in the order of their import paths, as far as their
@@ -10,6 +10,7 @@ package first
 import (
 	"os"
 
+	"github.com/berm-dev/berm/internal/agent/detach"
 	"github.com/berm-dev/berm/internal/agent/execmode"
 	"github.com/berm-dev/berm/internal/agent/probe"
 )
@@ -36,6 +37,8 @@ func attempt() (int, bool) {
 	case "probe":
 		// The rest of the initialisation would only delay the answer's end.
 		os.Exit(probe.Main()) //nolint:forbid // this is before main, and instead of it
+	case "detach":
+		os.Exit(detach.Main(args)) //nolint:forbid // this is before main, and instead of it
 	}
 	return 0, false
 }

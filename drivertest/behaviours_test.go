@@ -56,7 +56,7 @@ func rows() map[string]row {
 			"links/planted", "links/swapped-parent", "files/links", "internal/agent FuzzWalk", "internal/agentclient TestProcfsIsOutOfReach", "backend/process/launch TestSources",
 		}},
 		"33": {fault: "a name leaves its directory", proofs: []string{"names/refused", "names/odd", "fs/bounds", "internal/agent TestFilesRefusals", "internal/agentclient FuzzListing"}},
-		"34": {fault: "archives lose links and modes", later: "there are no archives yet"},
+		"34": {fault: "archives lose links and modes", proofs: []string{"archive/round-trip", "archive/to-host", "archive/clean", "archive/hard-links", "archive/broken-off", "internal/agent FuzzExtract", "internal/agentclient FuzzTree"}},
 		"35": {fault: "another uid than 1000 cannot use what is shared", proofs: []string{"layout/owner", "layout/outputs", "backend/process/launch TestOwner"}},
 		"37": {fault: "a link among the mounts disables everything", proofs: []string{"links/as-sources", "links/read-only", "driver TestResolveRefuses", "driver FuzzResolve"}},
 		// One line each.

@@ -1,6 +1,6 @@
 # huge arguments, environments, mounts; control characters in flags: berm's answers, escaped or not
 import subprocess,os
-B="/tmp/x3/berm"
+B="bin/berm"
 def run(name,args,env=None,pre=[]):
     try:
         r=subprocess.run(pre+[B]+args,capture_output=True,text=True,env=env,timeout=100)
@@ -13,7 +13,7 @@ env=dict(os.environ); env["BIG"]="b"*130000
 run("-e BIG",["run","-e","BIG","--","sh","-c","echo ${#BIG}"],env)
 ds=[d for d in sorted(os.listdir("/usr/share/doc")) if os.path.isdir("/usr/share/doc/"+d) and not os.path.islink("/usr/share/doc/"+d)][:300]
 b=sum([["--bind-ro","/usr/share/doc/"+d] for d in ds],[])
-run("300 binds",["run"]+b+["--","true"]); run("300 binds U",["run"]+b+["--","true"],None,["/tmp/x3/U"])
+run("300 binds",["run"]+b+["--","true"]); run("300 binds U",["run"]+b+["--","true"],None,["docs/attacks/U"])
 run("200 binds",["run"]+b[:400]+["--","true"])
 for s in ("\x1b]0;evil\x07","a\nb","\u202e\u200b","\x9b31m"):
     run("workdir",["run","--workdir","/tmp/"+s,"--","true"]); run("cmd",["run","--",s])

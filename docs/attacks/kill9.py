@@ -2,7 +2,7 @@
 import subprocess,random,time,sys,os,glob
 pre=sys.argv[1:]; n=0
 for i in range(60):
-    p=subprocess.Popen(pre+["/tmp/x3/berm","run","--timeout","60s","--","sh","-c","(sleep 61.5 & ) ; sleep 61.5"],stderr=subprocess.DEVNULL,stdout=subprocess.DEVNULL)
+    p=subprocess.Popen(pre+["bin/berm","run","--timeout","60s","--","sh","-c","(sleep 61.5 & ) ; sleep 61.5"],stderr=subprocess.DEVNULL,stdout=subprocess.DEVNULL)
     time.sleep(random.random()*0.35); p.kill(); p.wait()
 time.sleep(1.5)
 left=[]

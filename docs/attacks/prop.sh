@@ -1,10 +1,21 @@
-# run in a mount namespace of its own: unshare -m sh prop.sh  (a shared mount, as systemd makes / one)
-cd /tmp/x3; mount --bind pr pr; mount --make-shared pr
-echo "== U, read-only uploads, the host mounts below it later"
-( ./U ./berm run --uploads /tmp/x3/pr/up -- sh -c 'sleep 2.5; grep uploads /proc/self/mountinfo; touch /mnt/user-data/uploads/sub/written && echo WROTE-IN-READ-ONLY; cat /mnt/user-data/uploads/sub/secret' & sleep 1.2; mount -t tmpfs none pr/up/sub; chmod 777 pr/up/sub; echo hidden > pr/up/sub/secret; wait; ls -la pr/up/sub; umount pr/up/sub )
-echo "== root"
-( ./berm run --uploads /tmp/x3/pr/up -- sh -c 'sleep 2.5; grep uploads /proc/self/mountinfo; touch /mnt/user-data/uploads/sub/written && echo WROTE-IN-READ-ONLY; cat /mnt/user-data/uploads/sub/secret' & sleep 1.2; mount -t tmpfs none pr/up/sub; chmod 777 pr/up/sub; echo hidden > pr/up/sub/secret; wait; umount pr/up/sub )
-echo "== root, no launcher, /usr"
-mount --bind /usr /usr; mount --make-shared /usr; mkdir -p /usr/local/x3probe
-( ./berm run -- sh -c 'sleep 2.5; grep x3probe /proc/self/mountinfo; touch /usr/local/x3probe/w && echo WROTE-IN-USR' & sleep 1.2; mount -t tmpfs none /usr/local/x3probe; chmod 777 /usr/local/x3probe; wait; ls -la /usr/local/x3probe; umount /usr/local/x3probe )
-rmdir /usr/local/x3probe
+#!/bin/sh
+# Mounts that the host makes while a sandbox runs. Started with `unshare -m`, from the
+# root of the clone: what is mounted here is a shared mount, as systemd makes / one.
+a=docs/attacks berm=$PWD/bin/berm d=$(mktemp -d) in=/mnt/user-data/uploads/sub
+look='sleep 2.5; grep -c "$0" /proc/self/mountinfo; touch "$0/written" && echo WRITTEN; cat "$0/secret"'
+chmod 755 "$d"; mkdir -p "$d/up/sub"
+mount --bind "$d" "$d" && mount --make-shared "$d"
+mount --rbind /usr /usr && mount --make-shared /usr
+
+# attack HOST INSIDE COMMAND...: mounts at HOST while the command looks at INSIDE.
+attack() {
+	host=$1 inside=$2; shift 2
+	"$@" -- sh -c "$look" "$inside" & sleep 1.2
+	mount -t tmpfs none "$host" && chmod 777 "$host" && echo secret >"$host/secret"
+	wait; ls "$host"; umount "$host"
+}
+echo "== U, uploads"; attack "$d/up/sub" $in $a/U "$berm" run --uploads "$d/up"
+echo "== R, uploads"; attack "$d/up/sub" $in "$berm" run --uploads "$d/up"
+echo "== U, /usr"; attack /usr/local /usr/local $a/U "$berm" run
+echo "== R, /usr"; attack /usr/local /usr/local "$berm" run
+umount -l "$d"; rm -r "$d"

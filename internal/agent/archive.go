@@ -17,12 +17,10 @@ import (
 
 // Bounds of an archive, in either direction.
 const (
-	maxArchiveDepth   = 256       // levels, each of which holds a descriptor
-	maxArchiveEntries = 1_000_000 // that are extracted
-	maxArchiveBytes   = 1 << 40   // of content that is extracted
-	maxArchiveNames   = 32 << 20  // bytes of the names of the directories that are open
-	maxArchiveSkips   = 1000      // that an answer names
-	archiveMedia      = "application/x-tar"
+	maxArchiveDepth = 256      // levels, each of which holds a descriptor
+	maxArchiveNames = 32 << 20 // bytes of the names of the directories that are open
+	maxArchiveSkips = 1000     // that an answer names
+	archiveMedia    = "application/x-tar"
 )
 
 // Records of a global header, by which an archive says what it does not have. An
@@ -99,7 +97,7 @@ func (f *files) extract(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	body := &lengthChecked{body: r.Body, left: r.ContentLength}
-	u := &unpacker{ctx: r.Context(), buf: make([]byte, copyBytes)}
+	u := newUnpacker(r.Context())
 	if err := u.unpack(p, body); err != nil {
 		refuse(w, fileFault("extract", p, err))
 		return

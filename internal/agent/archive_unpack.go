@@ -21,10 +21,21 @@ import (
 type unpacker struct {
 	ctx    context.Context //nolint:containedctx // the request's
 	buf    []byte
+	most   unpackLimits
 	report extracted
 	// open are the directories on the way to the last entry, the destination
 	// first.
 	open []unpackedDir
+}
+
+// unpackLimits bound what is extracted.
+type unpackLimits struct {
+	entries int
+	bytes   int64 // of content
+}
+
+func newUnpacker(ctx context.Context) *unpacker {
+	return &unpacker{ctx: ctx, buf: make([]byte, copyBytes), most: unpackLimits{entries: 1_000_000, bytes: 1 << 40}}
 }
 
 // unpackedDir is a directory that entries are made in.
@@ -122,8 +133,8 @@ func (u *unpacker) entries(r *tar.Reader) error {
 		if err != nil {
 			return readFault(err)
 		}
-		if n >= maxArchiveEntries && !defence.ArchiveSize.Off() {
-			return faultf(connect.CodeResourceExhausted, "the archive has more than %d entries", maxArchiveEntries)
+		if n >= u.most.entries && !defence.ArchiveSize.Off() {
+			return faultf(connect.CodeResourceExhausted, "the archive has more than %d entries", u.most.entries)
 		}
 		if err := u.entry(h, r); err != nil {
 			return err
@@ -304,8 +315,8 @@ func (u *unpacker) path(name string) []string {
 
 // file writes a file under a temporary name and renames it.
 func (u *unpacker) file(parent int, name string, h *tar.Header, content io.Reader) error {
-	if (h.Size < 0 || h.Size > maxArchiveBytes-u.report.Bytes) && !defence.ArchiveSize.Off() {
-		return faultf(connect.CodeResourceExhausted, "the archive has more than %d bytes of content", int64(maxArchiveBytes))
+	if (h.Size < 0 || h.Size > u.most.bytes-u.report.Bytes) && !defence.ArchiveSize.Off() {
+		return faultf(connect.CodeResourceExhausted, "the archive has more than %d bytes of content", u.most.bytes)
 	}
 	return u.settle(parent, name, func(temp string) error {
 		const flags = unix.O_WRONLY | unix.O_CREAT | unix.O_EXCL | unix.O_NOFOLLOW | unix.O_CLOEXEC

@@ -204,6 +204,7 @@ func TestFormBounds(t *testing.T) {
 		"preamble":     zeros,
 		"parts":        zipped(t, many+"--"+boundary+"--"),
 		"names":        zipped(t, strings.Repeat(begin+"Content-Disposition: form-data; name=\"file\"; filename=\""+strings.Repeat("x", 5000)+"\"\r\n\r\n\r\n", 2)+"--"+boundary+"--"),
+		"cut header":   zipped(t, begin+"Content-Disposition: form-data; name=\"x\"\r\n\r\nx\r\n"+begin+"Content-Disp"),
 		"two names":    zipped(t, begin+"Content-Disposition: form-data; name=\"file\"; name=\"x\"; filename=\"two\"\r\n\r\n\r\n--"+boundary+"--"),
 		"two headers":  zipped(t, begin+"Content-Disposition: form-data; name=\"file\"; filename=\"two\"\r\nContent-Disposition: x\r\n\r\n\r\n--"+boundary+"--"),
 	} {

@@ -111,10 +111,8 @@ func TestMetadataOfPayloads(t *testing.T) {
 	set := func(name, key, value string) bool {
 		return unix.Lsetxattr(home+"/"+name, "user."+key, []byte(value), 0) == nil
 	}
-	for _, name := range []string{"f", "big"} {
-		if err := os.WriteFile(home+"/"+name, nil, 0o644); err != nil {
-			t.Fatal(err)
-		}
+	if err := os.WriteFile(home+"/f", nil, 0o644); err != nil {
+		t.Fatal(err)
 	}
 	if !set("f", "e2b.good", "1") || !set("f", "e2b.bad", "\xff\x00") || !set("f", "e2b.b\xffd", "1") || !set("f", "e2b.", "1") || !set("f", "other", "1") {
 		t.Fatal("attributes cannot be set")
@@ -128,12 +126,25 @@ func TestMetadataOfPayloads(t *testing.T) {
 	if got := noted(t, a, home, "link"); !maps.Equal(got, map[string]string{"good": "1"}) {
 		t.Errorf("link: %v", got)
 	}
-	// As much as the file system takes: 4 KiB or 64 KiB.
+	// Some file systems have room for 4 KiB only; the one in memory has more.
+	dir, err := os.MkdirTemp("/dev/shm", "berm-test-")
+	if err != nil {
+		t.Skipf("no file system in memory: %v", err)
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	if err := os.WriteFile(dir+"/big", nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if !hasAttributes(t, dir) {
+		t.Skip("the file system in memory has no user attributes")
+	}
 	for i := range 64 {
-		set("big", "e2b.key"+strings.Repeat("x", i), strings.Repeat("v", 1000))
+		if err := unix.Lsetxattr(dir+"/big", "user.e2b.key"+strings.Repeat("x", i), []byte(strings.Repeat("v", 1000)), 0); err != nil {
+			t.Fatal(err)
+		}
 	}
 	total := 0
-	for key, value := range noted(t, a, home, "big") {
+	for key, value := range noted(t, a, dir, "big") {
 		total += len(key) + len(value)
 	}
 	if total == 0 || total > 4096 {

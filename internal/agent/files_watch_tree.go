@@ -178,10 +178,10 @@ func (ws *watches) addDir(w *watcher, name string, dir *os.File, told bool) ([]s
 			}
 		}
 		if ended || len(names) == 0 {
-			if err != nil && !errors.Is(err, io.EOF) && !ended {
-				return subs, err
+			if ended || errors.Is(err, io.EOF) {
+				err = nil
 			}
-			return subs, nil
+			return subs, err
 		}
 		if len(subs) > ws.limits.directories && !defence.WatchDirectories.Off() {
 			return nil, ws.tooMany()

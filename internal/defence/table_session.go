@@ -60,7 +60,7 @@ var sessionRows = [...]Entry{
 	{
 		Name: UploadFormWhole, Where: "internal/agent/files_multipart.go",
 		Keeps:  "a form that was cut and passes for a whole one",
-		Proofs: []Proof{{"internal/agent", "FuzzForms", Any}},
+		Proofs: []Proof{{"internal/agent", "TestFormBounds|FuzzForms", Any}},
 	},
 	{
 		Name: MetadataBound, Where: "internal/agent/files_metadata.go",

@@ -183,7 +183,8 @@ func harmless(target string) bool {
 }
 
 // isOwnMount reports that a descriptor is of a mount that only the sandbox has:
-// the agent opens some of its own directories to see how full they are.
+// the agent opens some of its own directories to see how full they are, and holds
+// its commands' cgroups by a mount that is detached.
 func isOwnMount(pid int, descriptor string) bool {
 	about, err := os.ReadFile(fmt.Sprintf("/proc/%d/fdinfo/%s", pid, descriptor))
 	if err != nil {
@@ -194,7 +195,9 @@ func isOwnMount(pid int, descriptor string) bool {
 		data, err := os.ReadFile(table)
 		return err == nil && strings.Contains("\n"+string(data), "\n"+id+" ")
 	}
-	return id != "" && has(fmt.Sprintf("/proc/%d/mountinfo", pid)) && !has("/proc/self/mountinfo")
+	var fs unix.Statfs_t
+	detached := unix.Statfs(fmt.Sprintf("/proc/%d/fd/%s", pid, descriptor), &fs) == nil && fs.Type == unix.CGROUP2_SUPER_MAGIC
+	return id != "" && (detached || has(fmt.Sprintf("/proc/%d/mountinfo", pid))) && !has("/proc/self/mountinfo")
 }
 
 // processesOf finds the processes of a sandbox on the host: all that are in the

@@ -132,13 +132,7 @@ func (s *starting) run() (*os.Process, error) {
 	if err != nil {
 		return nil, err
 	}
-	argv := []string{
-		"bwrap", "--args", strconv.Itoa(s.in.own(args)), "--",
-		"/proc/self/fd/" + strconv.Itoa(s.agent), s.order.command,
-	}
-	if defence.OptionsOnPipe.Off() {
-		argv = slices.Concat(argv[:1], plan.options(), argv[3:])
-	}
+	argv := s.command(args, plan)
 	path := s.driver.bwrap.path
 	if s.launched {
 		if path, argv, err = s.launcher(path, argv); err != nil {
@@ -179,6 +173,18 @@ func (s *starting) run() (*os.Process, error) {
 		return nil, fmt.Errorf("start %s: %w", argv[0], err)
 	}
 	return proc, nil
+}
+
+// command is bubblewrap's command line, which everybody may read.
+func (s *starting) command(args *os.File, plan *boxPlan) []string {
+	argv := []string{
+		"bwrap", "--args", strconv.Itoa(s.in.own(args)), "--",
+		"/proc/self/fd/" + strconv.Itoa(s.agent), s.order.command,
+	}
+	if defence.OptionsOnPipe.Off() {
+		argv = slices.Concat(argv[:1], plan.options(), argv[3:])
+	}
+	return argv
 }
 
 // plan makes ready what bubblewrap's options name.

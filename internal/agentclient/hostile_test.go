@@ -252,6 +252,7 @@ func TestSilentAgent(t *testing.T) {
 		},
 		"input": func(ctx context.Context) error { return c.Input(ctx, agentclient.Ref{PID: 1}, endless{}) },
 		"probe": func(ctx context.Context) error { _, err := c.Probe(ctx, nil); return err },
+		"init":  func(ctx context.Context) error { return c.Init(ctx, agentclient.Init{}) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -317,7 +317,7 @@ func archiveBrokenOff(t *testing.T, s *suite) {
 // archiveStreamed: a large tree goes from one sandbox to another as it is read.
 func archiveStreamed(t *testing.T, s *suite) {
 	from, to := s.sandbox(t), s.sandbox(t)
-	size := min(scaled(1<<30), s.room(t, from)/2, s.room(t, to)/2)
+	size := min(scaled(256<<20), s.room(t, from)/2, s.room(t, to)/2)
 	sh(t, from, `mkdir tree; cd tree; head -c $(($1/2)) /dev/zero > big; i=0; while [ $i -lt 300 ]; do mkdir -p d$i; head -c $(($1/1000)) /dev/urandom > d$i/f; i=$((i+1)); done`, fmt.Sprint(size))
 	pipe := newPipe()
 	ctx, cancel := context.WithCancel(bounded(t))

@@ -20,12 +20,14 @@ berm run.`,
 		Example: `  berm shell
   berm shell --workdir . --memory 4GiB
   berm shell --network host`,
-		Args: a.noSuchCommand,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			f.said(cmd)
+		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 0 {
 				return errdefs.New(errdefs.Invalid, "", "a shell takes no command; write: berm run --tty -- COMMAND [ARG...]")
 			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			f.said(cmd)
 			// The agent knows which shells there are.
 			return a.run(cmd.Context(), f, []string{"sh", "-c", `exec "$SHELL" -l`})
 		},

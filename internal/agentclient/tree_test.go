@@ -13,7 +13,6 @@ import (
 	"runtime"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/berm-dev/berm/errdefs"
 	"github.com/berm-dev/berm/internal/agentclient"
@@ -293,8 +292,31 @@ func TestBrokenExtractions(t *testing.T) {
 	}
 }
 
-// TestLargeTreesNeedLittleMemory: a tree goes out of a real agent and into it
-// again, larger than what both may hold of it.
+// heapWatch tells by how much the heap has grown, at most, since it was made.
+type heapWatch struct{ before, most uint64 }
+
+func newHeapWatch() *heapWatch {
+	runtime.GC()
+	var now runtime.MemStats
+	runtime.ReadMemStats(&now)
+	return &heapWatch{before: now.HeapAlloc}
+}
+
+func (h *heapWatch) look() {
+	var now runtime.MemStats
+	runtime.ReadMemStats(&now)
+	h.most = max(h.most, now.HeapAlloc)
+}
+
+func (h *heapWatch) check(t *testing.T, what string) {
+	t.Helper()
+	if h.most > h.before+64<<20 {
+		t.Errorf("%s: the heap of both sides grew by %d bytes", what, h.most-h.before)
+	}
+}
+
+// TestLargeTreesNeedLittleMemory: a tree of a gigabyte goes out of a real agent,
+// and a large one into it, in less memory than it takes to hold a part of it.
 func TestLargeTreesNeedLittleMemory(t *testing.T) {
 	c, home := started(t)
 	size, files := int64(16<<20), 20
@@ -314,16 +336,13 @@ func TestLargeTreesNeedLittleMemory(t *testing.T) {
 	for i := range files {
 		write(t, fmt.Sprint(from, "/small", i), "x")
 	}
-	runtime.GC()
-	var most, before runtime.MemStats
-	runtime.ReadMemStats(&before)
+	heap := newHeapWatch()
 	tree, err := c.Archive(t.Context(), from, agentclient.TreeLimits{Entries: 10_000, Bytes: 1 << 40})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = tree.Close() }()
 	var total int64
-	began := time.Now()
 	for {
 		e, err := tree.Next()
 		if errors.Is(err, io.EOF) {
@@ -337,16 +356,39 @@ func TestLargeTreesNeedLittleMemory(t *testing.T) {
 			t.Fatalf("%s: %d of %d bytes, %v", e.Name, n, e.Size, err)
 		}
 		total += n
-		var now runtime.MemStats
-		if runtime.ReadMemStats(&now); now.HeapAlloc > most.HeapAlloc {
-			most = now
-		}
+		heap.look()
 	}
 	if total != 16*size+int64(files) {
 		t.Errorf("%d bytes", total)
 	}
-	if grown := int64(most.HeapAlloc) - int64(before.HeapAlloc); grown > 64<<20 {
-		t.Errorf("the heap of both sides grew by %d bytes", grown)
+	heap.check(t, "out")
+	heap = newHeapWatch()
+	pipe, into := io.Pipe()
+	go func() { _ = into.CloseWithError(generate(into, 16, size/4, heap.look)) }()
+	if got, err := c.Extract(t.Context(), filepath.Join(home, "to"), pipe); err != nil || got.Entries != 16 || got.Bytes != 4*size {
+		t.Errorf("%+v, %v", got, err)
 	}
-	t.Logf("%d bytes in %v", total, time.Since(began))
+	heap.check(t, "in")
+}
+
+// generate writes an archive of n files of zeros.
+func generate(w io.Writer, n int, size int64, each func()) error {
+	out := tar.NewWriter(w)
+	for i := range n {
+		if err := out.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: fmt.Sprint(i), Size: size, Mode: 0o644}); err != nil {
+			return err
+		}
+		if _, err := io.CopyN(out, zeros{}, size); err != nil {
+			return err
+		}
+		each()
+	}
+	return out.Close()
+}
+
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) {
+	clear(p)
+	return len(p), nil
 }

@@ -15,7 +15,7 @@ var archiveRows = [...]Entry{
 	{
 		Name: WatchQueue, Where: "internal/agent/files_watch_queue.go",
 		Keeps:  "events that pile up for a client that does not take them",
-		Proofs: []Proof{{"internal/agent", "TestWatchBounds", Any}}, Hangs: true,
+		Proofs: []Proof{{"internal/agent", "TestWatchBounds", Any}},
 	},
 	{
 		Name: WatchIdle, Where: "internal/agent/files_watch_queue.go",

@@ -69,7 +69,7 @@ func (m *machine) makeDirs() error {
 		m.root = work
 	}
 	for _, dir := range []string{m.dir, work, m.home(), m.temp()} {
-		if err := os.Mkdir(dir, 0o700); err != nil {
+		if err := errors.Join(os.Mkdir(dir, 0o700), os.Chmod(dir, 0o700)); err != nil {
 			return fmt.Errorf("make the machine's directory: %w", err)
 		}
 	}

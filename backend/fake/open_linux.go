@@ -38,7 +38,7 @@ func open(ctx context.Context, host driver.Host, caps driver.Capabilities) (driv
 		return nil, fmt.Errorf("open fake: %w", err)
 	}
 	dir := filepath.Join(host.StateDir, Name)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	if err := errors.Join(os.MkdirAll(dir, 0o700), os.Chmod(dir, 0o700)); err != nil { // whatever the umask is
 		return nil, errdefs.Wrap(errdefs.Unavailable, "open", err)
 	}
 	image, err := inMemory(host.Agent.Image)

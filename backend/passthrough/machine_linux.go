@@ -81,14 +81,14 @@ func newMachine(ctx context.Context, h *host, spec *driver.Spec, root string) (d
 
 // makeDirs makes the private directories.
 func (m *machine) makeDirs() error {
-	if err := os.Mkdir(m.dir, 0o700); err != nil {
+	if err := errors.Join(os.Mkdir(m.dir, 0o700), os.Chmod(m.dir, 0o700)); err != nil {
 		return fmt.Errorf("make the machine's directory: %w", err)
 	}
 	if m.root == "" {
 		m.root = filepath.Join(m.dir, "work")
 	}
 	for _, dir := range []string{m.home(), m.temp(), filepath.Join(m.dir, "work")} {
-		if err := os.Mkdir(dir, 0o700); err != nil {
+		if err := errors.Join(os.Mkdir(dir, 0o700), os.Chmod(dir, 0o700)); err != nil {
 			return fmt.Errorf("make the machine's directory: %w", err)
 		}
 	}

@@ -36,7 +36,7 @@ func open(ctx context.Context, lent driver.Host) (driver.Driver, error) {
 		return nil, fmt.Errorf("open passthrough: %w", err)
 	}
 	dir := filepath.Join(lent.StateDir, Name)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	if err := errors.Join(os.MkdirAll(dir, 0o700), os.Chmod(dir, 0o700)); err != nil { // whatever the umask is
 		return nil, errdefs.Wrap(errdefs.Unavailable, "open", err)
 	}
 	image, err := sealed(lent.Agent.Image)

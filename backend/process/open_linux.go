@@ -193,9 +193,10 @@ func (d *bubble) capabilities() driver.Capabilities {
 		caps.Notes = append(caps.Notes, "All sandboxes run under the caller's own uid, and share what the kernel counts for a user: "+
 			"inotify instances and pipe buffers; one sandbox may have a sixteenth of the queued signals and timers")
 	}
-	if d.leases == nil && d.own == (ownMounts{}) && sharedRoot("/proc/self/mountinfo") {
+	stays := d.leases == nil && d.own == (ownMounts{}) || d.leases != nil && !thisHost().capable(capSysAdmin)
+	if stays && sharedRoot("/proc/self/mountinfo") {
 		caps.Notes = append(caps.Notes, "What the host mounts later below a mounted directory or below /usr appears in running sandboxes, "+
-			"also writable: the host's mounts are shared ones, and this caller can make no user namespace to leave them in")
+			"also writable: the host's mounts are shared ones, and this caller has no way to leave them")
 	}
 	if d.forker.priority != nil {
 		caps.Notes = append(caps.Notes, fmt.Sprintf("Sandboxes run with the caller's own priority: %v", d.forker.priority))

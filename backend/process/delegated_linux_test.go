@@ -36,16 +36,19 @@ func TestDelegatedCgroupIsNoWayUp(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	own := filepath.Join(dir, "own")
-	program, err := os.ReadFile("/proc/self/exe")
+	program := filepath.Join(dir, "test")
 	for _, err := range []error{
-		err, os.Chmod(dir, 0o755), os.Mkdir(own, 0o700), os.Chown(own, delegatedUID, delegatedUID),
-		os.WriteFile(filepath.Join(dir, "agent"), agentImage(t), 0o755), os.WriteFile(filepath.Join(dir, "test"), program, 0o755),
+		os.Chmod(dir, 0o755), os.Mkdir(own, 0o700), os.Chown(own, delegatedUID, delegatedUID),
+		os.WriteFile(filepath.Join(dir, "agent"), agentImage(t), 0o755),
+		// By another process: what this one has open for writing, a fork of a test
+		// beside it may still have when it is executed.
+		exec.Command("cp", os.Args[0], program).Run(), os.Chmod(program, 0o755),
 	} {
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
-	cmd := exec.Command(filepath.Join(dir, "test"), "-test.run=^TestCallerWithADelegatedCgroup$")
+	cmd := exec.Command(program, "-test.run=^TestCallerWithADelegatedCgroup$")
 	cmd.Env = append(os.Environ(), delegatedMarker+"=1", "BERM_TEST_AGENT="+filepath.Join(dir, "agent"),
 		"HOME="+own, "TMPDIR="+own, "XDG_RUNTIME_DIR="+own)
 	cmd.Dir = own

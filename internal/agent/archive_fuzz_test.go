@@ -147,7 +147,7 @@ func FuzzExtract(f *testing.F) {
 		g.build(t)
 		before := g.state(t)
 		u := newUnpacker(t.Context())
-		u.buf = u.buf[:4096]
+		u.buf, u.most.bytes = u.buf[:4096], 64<<10
 		err := u.unpack(g.dest, bytes.NewReader(archive))
 		if len(u.open) > 0 {
 			t.Fatalf("%d directories are left open", len(u.open))

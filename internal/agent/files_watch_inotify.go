@@ -71,7 +71,7 @@ func (n *notifier) wakeAt(at time.Time) {
 // watchDir watches an open directory for a watcher. The caller holds the lock.
 func (ws *watches) watchDir(w *watcher, name string, dir *os.File) (*watchedDir, error) {
 	if ws.notes == nil || w.fault != nil {
-		return nil, w.fault
+		return nil, unix.ESHUTDOWN // it has ended, with its reason
 	}
 	wd, err := unix.InotifyAddWatch(ws.notes.fd, "/proc/self/fd/"+strconv.Itoa(int(dir.Fd())), watchMask)
 	if err != nil {

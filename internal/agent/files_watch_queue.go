@@ -102,14 +102,12 @@ func (ws *watches) open(ctx context.Context, req watchRequest) (*watcher, error)
 		return nil, err
 	}
 	err = ws.addTree(ctx, w, ".", root, false)
-	if err == nil {
-		ws.mu.Lock()
-		// What did not fit into the bounds is told at once.
-		if w.fault != nil {
-			err = w.fault
-		}
-		ws.mu.Unlock()
+	ws.mu.Lock()
+	// A watcher that has ended already says why at once.
+	if w.fault != nil {
+		err = w.fault
 	}
+	ws.mu.Unlock()
 	if err != nil {
 		ws.release(w)
 		return nil, err
@@ -240,7 +238,7 @@ func (ws *watches) keep(w *watcher) (string, error) {
 	}
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
-	if ws.notes == nil {
+	if w.fault != nil {
 		return "", w.fault
 	}
 	w.id, w.expires = hex.EncodeToString(raw[:]), time.Now().Add(ws.limits.idle)

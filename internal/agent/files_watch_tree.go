@@ -136,7 +136,7 @@ func (ws *watches) addTree(ctx context.Context, w *watcher, name string, dir *os
 		more, err := ws.addDir(w, name, dir, told)
 		_ = dir.Close()
 		dir = nil
-		if err != nil && (name == "." || exhausted(err)) {
+		if err != nil && (name == "." || exhausted(err) || errors.Is(err, unix.ESHUTDOWN)) {
 			return err
 		}
 		todo = append(todo, more...)

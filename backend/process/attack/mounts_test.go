@@ -131,12 +131,11 @@ func wing(t *testing.T, uid int) string {
 	if dir, err = filepath.EvalSymlinks(dir); err != nil {
 		t.Fatal(err)
 	}
-	for to, from := range map[string]string{"agent": stage.agent, "test": "/proc/self/exe"} {
-		program, err := os.ReadFile(from)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(dir, to), program, 0o755); err != nil {
+	for to, from := range map[string]string{"agent": stage.agent, "test": os.Args[0]} {
+		// By another process: what this one has open for writing, a fork of a test
+		// beside it may still have when it is executed.
+		program := filepath.Join(dir, to)
+		if err := errors.Join(exec.Command("cp", from, program).Run(), os.Chmod(program, 0o755)); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -7,11 +7,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httputil"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/berm-dev/berm"
@@ -19,6 +21,9 @@ import (
 
 // agentPort is where the SDKs believe the agent to be inside a sandbox.
 const agentPort = "49983"
+
+// filesPath is where files are read and written whole.
+const filesPath = "/files"
 
 // home is where E2B's commands start, and what its relative paths are below.
 const home = "/home/user"
@@ -67,7 +72,7 @@ func (b *bridge) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		b.forward(w, r, id)
 	case id != "":
 		unreachable(w, id, "The sandbox is running but port is not open")
-	case r.URL.Path == "/files":
+	case r.URL.Path == filesPath:
 		// A signed URL names no sandbox.
 		b.forward(w, r, b.only())
 	default:
@@ -101,8 +106,13 @@ func (b *bridge) newProxy(sb *berm.Sandbox) *httputil.ReverseProxy {
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.Out.URL.Scheme, r.Out.URL.Host, r.Out.Host = "http", "sandbox", ""
 			r.Out.URL.RawQuery = r.In.URL.RawQuery
+			if r.Out.Body != nil {
+				r.Out.Body = &upload{body: r.Out.Body}
+			}
 		},
+		ModifyResponse: settle,
 		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, err error) {
+			w.Header().Set("Connection", "close")
 			message := "The sandbox was not found"
 			if b.tenant(sb.ID()) != nil {
 				message = "The connection to the sandbox was lost: " + err.Error()
@@ -111,6 +121,46 @@ func (b *bridge) newProxy(sb *berm.Sandbox) *httputil.ReverseProxy {
 		},
 	}
 }
+
+// settle sees to what a reply leaves unread of its request.
+func settle(res *http.Response) error {
+	body, ok := res.Request.Body.(*upload)
+	if !ok {
+		return nil
+	}
+	// Clients that are still sending a file may not hear that it is refused.
+	if res.StatusCode >= http.StatusBadRequest && res.Request.URL.Path == filesPath {
+		_, _ = io.CopyN(io.Discard, body, maxRest)
+	}
+	// A connection whose request was not read to its end cannot carry another
+	// (net/http would panic), and who is not told sends it nevertheless.
+	if !body.ended.Load() {
+		res.Header.Set("Connection", "close")
+	}
+	return nil
+}
+
+// maxRest bounds what is read of a file that was refused, in bytes.
+const maxRest = 64 << 20
+
+// upload is a request's body that knows whether it was read to its end. The
+// server closes it; until then it can be read by more than one.
+type upload struct {
+	body  io.Reader
+	ended atomic.Bool
+}
+
+// Read implements io.Reader.
+func (u *upload) Read(p []byte) (int, error) {
+	n, err := u.body.Read(p)
+	if errors.Is(err, io.EOF) {
+		u.ended.Store(true)
+	}
+	return n, err
+}
+
+// Close implements io.Closer.
+func (*upload) Close() error { return nil }
 
 // unreachable is what E2B's proxy says for a sandbox that is gone. The SDKs tell
 // by the status, and some by the words.

@@ -15,7 +15,7 @@ export BERM_AGENT := $(CURDIR)/$(AGENT)
 export BERM_BIN   := $(CURDIR)/$(BERM)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run build agent test e2e fmt vet lint gen gen-check archtest fuzz mutants bench vm check fresh clean
+.PHONY: help setup run build agent test e2e fmt vet lint gen gen-check archtest fuzz mutants bench soak vm check fresh clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -71,6 +71,9 @@ fuzz: ## run every fuzz target for FUZZTIME (5m)
 
 bench: setup agent ## measure against raw bubblewrap, os/exec and srt from npm; fails where a target is missed (BENCH="-only create,exec -json")
 	@srt=$$(scripts/srt) && $(GO) run ./bench -srt "$$srt" $(BENCH)
+
+soak: setup agent ## use one sandbox over and over and fail when memory, goroutines or threads grow (SHORT=1 for a tenth)
+	$(GO) run ./internal/e2e/soak $(if $(filter 1,$(SHORT)),-short)
 
 vm: ## run the process backend's tests on Debian's kernel with cgroup v2, emulated (SHORT=1 for the limits only)
 	@scripts/setup --vm

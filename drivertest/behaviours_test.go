@@ -42,7 +42,7 @@ func rows() map[string]row {
 		"18": {fault: "the end of an empty input does not arrive", proofs: []string{"stdin/none", "stdin/empty", "stdin/closed", "internal/agent TestInputEndWithoutData"}},
 		"19": {fault: "output is cut in silence", proofs: []string{"streams/cap"}},
 		"20": {fault: "a timeout throws output away", proofs: []string{"timeout/partial-output"}},
-		"22": {fault: "following a command again loses or repeats bytes", later: "nobody can attach to a command that another client has started yet"},
+		"22": {fault: "following a command again loses or repeats bytes", proofs: []string{"background/replayed", "background/reconnected", "background/outlives-its-caller"}},
 		"23": {fault: "a silent command is given up", proofs: []string{"streams/silence", "internal/agentclient TestSilentCommandIsWaitedFor"}},
 		// Building the command.
 		"24": {fault: "a command runs in the wrong directory", proofs: []string{"workdir/missing", "workdir/given", "workdir/default"}},

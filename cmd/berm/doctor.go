@@ -9,6 +9,7 @@ import (
 
 	"github.com/berm-dev/berm"
 	"github.com/berm-dev/berm/driver"
+	"github.com/berm-dev/berm/toolchain"
 )
 
 func (a *app) doctorCommand() *cobra.Command {
@@ -20,7 +21,8 @@ func (a *app) doctorCommand() *cobra.Command {
 change that, and what it can promise and limit here. Each backend that can be
 opened starts one small sandbox and tries from inside what a sandbox has to
 refuse; a check that fails makes the backend unavailable. Nothing of yours is
-mounted, and nothing is left behind.
+mounted, and nothing is left behind. Last come the toolchains that your PATH
+leads to and that --toolchains auto shows to a sandbox.
 
 Exit status: 0 when the default backend works, else 125.`,
 		Example: "  berm doctor\n  berm doctor --json",
@@ -57,16 +59,20 @@ func (a *app) doctor(ctx context.Context, asJSON bool) error {
 		d.Backend = factory.Name
 		all = append(all, d)
 	}
+	tools, left := toolchain.Find(toolchain.ThisHost(""))
 	if asJSON {
 		if a.printJSON(struct {
-			Backends []diagnosis `json:"backends"`
-		}{all}) != nil {
+			Backends   []diagnosis           `json:"backends"`
+			Toolchains []toolchain.Toolchain `json:"toolchains"`
+			LeftOut    []string              `json:"toolchainsLeftOut,omitempty"`
+		}{all, append([]toolchain.Toolchain{}, tools...), left}) != nil {
 			return statusFailure
 		}
 	} else {
 		for _, d := range all {
 			a.printDiagnosis(d)
 		}
+		a.printToolchains(tools, left)
 	}
 	if !all[0].Available {
 		return statusFailure
@@ -122,6 +128,20 @@ func (a *app) printDiagnosis(d diagnosis) {
 	}
 	for _, fact := range d.Facts {
 		line("  seen:    %s", fact)
+	}
+}
+
+func (a *app) printToolchains(tools []toolchain.Toolchain, left []string) {
+	heading := "toolchains outside the system's paths:"
+	if len(tools) == 0 {
+		heading += " none"
+	}
+	fmt.Fprintln(a.stdout, heading)
+	for _, t := range tools {
+		fmt.Fprintln(a.stdout, printable(fmt.Sprintf("  %s: %s", t.Name, t.Root)))
+	}
+	for _, note := range left {
+		fmt.Fprintln(a.stdout, printable("  note:    "+note))
 	}
 }
 

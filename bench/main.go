@@ -8,7 +8,8 @@
 //	go run ./bench -json              one JSON document for each caller, a line each
 //
 // `make bench` gives it the sandbox runtime from npm to compare with; without
-// -srt that row is left out, and said to be.
+// -srt that row is left out, and said to be. So it is with other proxies and
+// -peers.
 package main
 
 import (
@@ -27,6 +28,7 @@ import (
 type options struct {
 	runs                int
 	agent, payload, srt string
+	peers               string
 	only                string
 	json, single        bool
 }
@@ -50,10 +52,15 @@ func run(ctx context.Context) (held bool, err error) {
 	flag.StringVar(&o.agent, "agent", os.Getenv("BERM_AGENT"), "the agent's `program`; built when empty")
 	flag.StringVar(&o.payload, "payload", "", "the `program` that runs inside as a server; built when empty")
 	flag.StringVar(&o.srt, "srt", "", "the sandbox runtime's `program`, as scripts/srt prints it")
+	flag.StringVar(&o.peers, "peers", "", "the `folder` with other proxies, as scripts/egress-peers prints it")
+	gates := flag.Bool("gate", false, "be the process of the gates that are measured; not for people")
 	flag.StringVar(&o.only, "only", "", "measure these `rows` only: "+strings.Join(rowNames(), ","))
 	flag.BoolVar(&o.json, "json", false, "print JSON")
 	flag.BoolVar(&o.single, "single", false, "measure as this caller only")
 	flag.Parse()
+	if *gates {
+		return true, serveGates(ctx)
+	}
 	if err := o.check(); err != nil {
 		return false, err
 	}
@@ -80,7 +87,7 @@ func run(ctx context.Context) (held bool, err error) {
 // check refuses a command line that would measure nothing.
 func (o options) check() error {
 	if o.runs < 1 || flag.NArg() > 0 {
-		return errors.New("usage: bench [-runs N] [-only ROWS] [-json] [-srt PROGRAM] (see -h)")
+		return errors.New("usage: bench [-runs N] [-only ROWS] [-json] [-srt PROGRAM] [-peers FOLDER] (see -h)")
 	}
 	for _, name := range o.selected() {
 		if !slices.Contains(rowNames(), name) {

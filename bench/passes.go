@@ -69,6 +69,12 @@ func unprivileged(ctx context.Context, o options, dir string) (held bool, err er
 		}
 		args = append(args, "-srt", filepath.Join(dir, "srt", "node_modules", ".bin", "srt"))
 	}
+	if o.peers != "" {
+		if err := os.CopyFS(filepath.Join(dir, "peers"), os.DirFS(o.peers)); err != nil {
+			return false, fmt.Errorf("copy %s: %w", o.peers, err)
+		}
+		args = append(args, "-peers", filepath.Join(dir, "peers"))
+	}
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Dir = work
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "TMPDIR=" + work, "HOME=" + work, "XDG_RUNTIME_DIR=" + work}

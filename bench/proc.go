@@ -106,10 +106,16 @@ func watchGrowth() (*growth, error) {
 		return nil, errors.New("the agent is not among the processes")
 	}
 	debug.FreeOSMemory()
-	g := &growth{quit: make(chan struct{}), done: make(chan struct{}), host: peak{pids: []int{os.Getpid()}}}
+	var inside []int
 	for _, m := range ours {
-		g.inside.pids = append(g.inside.pids, m.pid)
+		inside = append(inside, m.pid)
 	}
+	return watchProcesses([]int{os.Getpid()}, inside), nil
+}
+
+// watchProcesses begins to watch two groups of processes.
+func watchProcesses(host, inside []int) *growth {
+	g := &growth{quit: make(chan struct{}), done: make(chan struct{}), host: peak{pids: host}, inside: peak{pids: inside}}
 	g.host.look()
 	g.inside.look()
 	go func() {
@@ -126,7 +132,7 @@ func watchGrowth() (*growth, error) {
 			}
 		}
 	}()
-	return g, nil
+	return g
 }
 
 // stop ends the watching and gives the most that each side grew, in MiB.

@@ -69,8 +69,8 @@ mutants: setup ## turn each defence off in a test build, and fail unless a test 
 fuzz: ## run every fuzz target for FUZZTIME (5m)
 	@FUZZTIME=$(FUZZTIME) scripts/fuzz
 
-bench: setup agent ## measure against raw bubblewrap, os/exec and srt from npm; fails where a target is missed (BENCH="-only create,exec -json")
-	@srt=$$(scripts/srt) && $(GO) run ./bench -srt "$$srt" $(BENCH)
+bench: setup agent ## measure against raw bubblewrap, os/exec, srt from npm and other proxies; fails where a target is missed (BENCH="-only create,exec -json")
+	@srt=$$(scripts/srt) && peers=$$(scripts/egress-peers) && $(GO) run ./bench -srt "$$srt" -peers "$$peers" $(BENCH)
 
 soak: setup agent ## use one sandbox over and over and fail when memory, goroutines or threads grow (SHORT=1 for a tenth)
 	$(GO) run ./internal/e2e/soak $(if $(filter 1,$(SHORT)),-short)

@@ -22,6 +22,7 @@ package berm
 
 import (
 	"github.com/berm-dev/berm/driver"
+	"github.com/berm-dev/berm/egress"
 	"github.com/berm-dev/berm/posture"
 )
 
@@ -43,6 +44,12 @@ type (
 	Capabilities = driver.Capabilities
 	// Isolation names the four promises.
 	Isolation = posture.Isolation
+	// Egress is what a sandbox may reach through its gate; the zero value denies
+	// everything.
+	Egress = egress.Policy
+	// Credential is a secret that the gate puts on requests and that never enters
+	// the sandbox.
+	Credential = egress.Credential
 )
 
 // Defaults, from docs/design.md. A default that a backend cannot enforce is

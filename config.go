@@ -1,14 +1,17 @@
 package berm
 
 import (
+	"crypto/x509"
 	"fmt"
 	"math"
+	"net/netip"
 	"regexp"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/berm-dev/berm/driver"
+	"github.com/berm-dev/berm/egress"
 )
 
 // NoTimeout as a timeout means that there is none; zero means "not said".
@@ -29,9 +32,24 @@ type Config struct {
 	Toolchains Toolchains
 	// Limits, where zero, are the defaults.
 	Limits Limits
-	// Network is driver.NetworkNone when empty, or the backend's only network
-	// when that is the host's (passthrough). The host's is used by name only.
+	// Network, when empty, is driver.NetworkGated where Egress is set, else
+	// driver.NetworkNone, or the backend's only network when that is the host's
+	// (passthrough). The host's is used by name only. Gated by name, without an
+	// Egress, denies everything until SetEgress.
 	Network driver.Network
+	// Egress is what each sandbox may reach, through a gate of its own; nil for
+	// none. An empty one denies everything, and SetEgress can change it. It must not
+	// be changed while the Provider is in use.
+	Egress *Egress
+	// Audit gets a record of each decision of every gate, and one at each flow's
+	// end; an error denies what the record is about. Nil keeps no records.
+	Audit egress.Sink
+	// Nameservers are the DNS servers that gates ask, each an address with or
+	// without a port; empty for those of the host's /etc/resolv.conf.
+	Nameservers []string
+	// UpstreamRoots are the authorities by which gates verify servers that get a
+	// credential; nil for the host's.
+	UpstreamRoots *x509.CertPool
 	// Require refuses, in Open and in Create, without these promises.
 	Require Isolation
 	// Timeout bounds each command that names none; zero or NoTimeout for none.
@@ -48,6 +66,9 @@ type Config struct {
 type CreateOptions struct {
 	// Layout replaces the Config's layout; nil keeps it.
 	Layout *Layout
+	// Egress replaces the Config's Egress; nil keeps it. With a Config that names no
+	// network it gives this one sandbox a gate.
+	Egress *Egress
 	// Env is added to the Config's Env.
 	Env map[string]string
 	// Labels go on every resource that can carry them. Keys are not empty and
@@ -75,6 +96,15 @@ func (c Config) faults() []string {
 	networks := []driver.Network{"", driver.NetworkNone, driver.NetworkGated, driver.NetworkHost}
 	if !slices.Contains(networks, c.Network) {
 		out = append(out, fmt.Sprintf("network %q is unknown; known: none, gated, host", c.Network))
+	}
+	out = append(out, egressFaults(c.Egress, c.Network)...)
+	for _, server := range c.Nameservers {
+		if _, err := netip.ParseAddrPort(server); err == nil {
+			continue
+		}
+		if _, err := netip.ParseAddr(server); err != nil {
+			out = append(out, fmt.Sprintf("name server %q is not an address, with or without a port", server))
+		}
 	}
 	return out
 }

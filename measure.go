@@ -77,11 +77,14 @@ var protectedPaths = [...]string{
 
 // probeFor is what the probe of a sandbox with these mounts tries; nil for a tier
 // that promises nothing.
-func (p *Provider) probeFor(mounts []driver.Mount) *driver.Probe {
+func (p *Provider) probeFor(mounts []driver.Mount, network driver.Network) *driver.Probe {
 	if len(posture.TableFor(string(p.caps.Tier))) == 0 {
 		return nil
 	}
 	sizePaths := []string{"/tmp", "/home/user", "/dev/shm", "/run"}
+	if network == driver.NetworkGated {
+		sizePaths = append(sizePaths, driver.TrustPath)
+	}
 	for _, m := range mounts {
 		if m.Source == "" {
 			sizePaths = append(sizePaths, m.Dest)

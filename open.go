@@ -71,7 +71,7 @@ func (o *opening) validate() error {
 	if len(reasons) > 0 {
 		return o.fail(errdefs.Invalid, nil, reasons...)
 	}
-	o.network = settleNetwork(o.cfg.Network, o.declared)
+	o.network = settleNetwork(o.cfg.Network, o.cfg.Egress, o.declared)
 	_, _, refusals := settleLimits(o.cfg.Limits, o.declared)
 	refusals = append(append(refusals, unmountable...), o.impossible(o.declared)...)
 	if len(refusals) > 0 {
@@ -80,28 +80,11 @@ func (o *opening) validate() error {
 	return nil
 }
 
-// settleNetwork picks the network that was not said: none, or the only one that
-// the backend has.
-func settleNetwork(asked driver.Network, caps Capabilities) driver.Network {
-	switch {
-	case asked != "":
-		return asked
-	case len(caps.Networks) == 1:
-		return caps.Networks[0]
-	default:
-		return driver.NetworkNone
-	}
-}
-
 // impossible lists what caps cannot give of network and isolation.
 func (o *opening) impossible(caps Capabilities) []string {
 	var out []string
 	if !slices.Contains(caps.Networks, o.network) {
-		reason := fmt.Sprintf("network %s is not supported by backend %s", o.network, caps.Backend)
-		if o.network == driver.NetworkGated {
-			reason += ": there is no egress gate yet"
-		}
-		out = append(out, reason)
+		out = append(out, fmt.Sprintf("network %s is not supported by backend %s", o.network, caps.Backend))
 	}
 	for _, d := range o.cfg.Require.Missing(promised(caps, o.network)) {
 		out = append(out, fmt.Sprintf("required isolation %s cannot be given by backend %s with network %s", d, caps.Backend, o.network))

@@ -52,7 +52,17 @@ func TestOpenRefusesBeforeItTouchesAnything(t *testing.T) {
 			errdefs.Invalid,
 			[]string{"A;touch x", "NUL", "outputs", "memory limit", "process limit", "cpu limit", "disk limit", "timeout", "ready timeout", `"mesh"`},
 		},
-		"a gate that is not there": {berm.Config{Network: driver.NetworkGated}, errdefs.Unsupported, []string{"no egress gate"}},
+		"a gate that is not there": {berm.Config{Network: driver.NetworkGated}, errdefs.Unsupported, []string{"network gated is not supported"}},
+		"a policy without a gate":  {berm.Config{Egress: &berm.Egress{}}, errdefs.Unsupported, []string{"network gated is not supported"}},
+		"a policy that is wrong": {
+			berm.Config{
+				Network:     driver.NetworkHost,
+				Egress:      &berm.Egress{Allow: []string{"*.com", "10.0.0.1"}, Credentials: []berm.Credential{{Host: "api.example.com"}}},
+				Nameservers: []string{"192.0.2.1", "192.0.2.1:5353", "[2001:db8::1]:53", "dns.example.com", ""},
+			},
+			errdefs.Invalid,
+			[]string{"contradicts network host", `"*.com"`, `"10.0.0.1"`, "api.example.com", `"dns.example.com"`, `name server ""`},
+		},
 		"network promised on the host's": {
 			berm.Config{Network: driver.NetworkHost, Require: berm.Isolation{Network: true, Limits: true}},
 			errdefs.Unsupported,

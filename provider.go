@@ -71,7 +71,7 @@ func (p *Provider) create(ctx context.Context, opts CreateOptions) (*Sandbox, er
 		return nil, err
 	}
 	defer p.pending.Done()
-	spec, env, err := p.spec(opts)
+	spec, policy, env, err := p.spec(opts)
 	if err != nil {
 		return nil, err
 	}
@@ -90,6 +90,10 @@ func (p *Provider) create(ctx context.Context, opts CreateOptions) (*Sandbox, er
 	if err := sb.measure(ctx); err != nil {
 		err = p.failed(op, kindOf(ctx, err, errdefs.Unproven), explained(ctx, err))
 		return sb, errors.Join(err, sb.Close())
+	}
+	if err := sb.openOutlet(ctx, policy); err != nil {
+		err = p.failed(op, kindOf(ctx, err, errdefs.Unavailable), explained(ctx, err))
+		return nil, errors.Join(err, sb.Close())
 	}
 	if err := p.add(sb); err != nil {
 		return nil, errors.Join(err, sb.Close())
@@ -171,22 +175,24 @@ func (p *Provider) remove(id string) {
 }
 
 // spec turns options into what the driver gets.
-func (p *Provider) spec(opts CreateOptions) (*driver.Spec, map[string]string, error) {
+func (p *Provider) spec(opts CreateOptions) (*driver.Spec, *Egress, map[string]string, error) {
 	reasons := append(envFaults("env", opts.Env), labelFaults(opts.Labels)...)
 	mounts, path := p.mounts, p.path
-	kind := errdefs.Invalid
+	network, policy, faults, refusals := p.egressOf(opts)
+	reasons = append(reasons, faults...)
 	if opts.Layout != nil {
-		var faults, refusals []string
-		mounts, faults, refusals = opts.Layout.Resolve(p.caps, p.stateDir)
-		if reasons = append(reasons, faults...); len(reasons) == 0 {
-			kind = errdefs.Unsupported
-		}
-		reasons = append(reasons, refusals...)
-		mounts, path, _, refusals = p.tools.mount(mounts, p.caps)
-		reasons = append(reasons, refusals...)
+		var unfit, unmountable []string
+		mounts, faults, unfit = opts.Layout.Resolve(p.caps, p.stateDir)
+		mounts, path, _, unmountable = p.tools.mount(mounts, p.caps)
+		reasons, refusals = append(reasons, faults...), slices.Concat(refusals, unfit, unmountable)
 	}
-	if len(reasons) > 0 {
-		return nil, nil, &errdefs.Error{Kind: kind, Op: "create", Backend: p.caps.Backend, Reasons: reasons}
+	// Only what is right in itself can be impossible here.
+	kind := errdefs.Invalid
+	if len(reasons) == 0 {
+		kind = errdefs.Unsupported
+	}
+	if reasons = append(reasons, refusals...); len(reasons) > 0 {
+		return nil, nil, nil, &errdefs.Error{Kind: kind, Op: "create", Backend: p.caps.Backend, Reasons: reasons}
 	}
 	env := maps.Clone(p.cfg.Env)
 	if env == nil {
@@ -203,10 +209,10 @@ func (p *Provider) spec(opts CreateOptions) (*driver.Spec, map[string]string, er
 		WorkRoot: layout.WorkRoot(),
 		Path:     slices.Clone(path),
 		Limits:   p.limits,
-		Network:  p.network,
+		Network:  network,
 		Labels:   maps.Clone(opts.Labels),
-		Probe:    p.probeFor(mounts),
-	}, env, nil
+		Probe:    p.probeFor(mounts, network),
+	}, policy, env, nil
 }
 
 // Close destroys every sandbox of the provider and frees what they shared. It

@@ -27,6 +27,8 @@ type Sandbox struct {
 	link   link.Link
 	client *agentclient.Client
 	record posture.Record
+	// outlet is the egress gate, nil without one.
+	outlet *outlet
 
 	destroying sync.Mutex
 	mu         sync.Mutex
@@ -89,7 +91,11 @@ func (s *Sandbox) Destroy(ctx context.Context) error {
 	s.mu.Lock()
 	s.ending = true
 	s.mu.Unlock()
-	if err := s.machine.Destroy(ctx); err != nil {
+	if s.outlet != nil {
+		// First, and beside the rest: nothing gets out any more.
+		s.outlet.stop()
+	}
+	if err := errors.Join(s.machine.Destroy(ctx), s.outlet.close(ctx)); err != nil {
 		return s.provider.failed("destroy", kindOf(ctx, err, errdefs.Internal), err)
 	}
 	s.mu.Lock()
@@ -132,13 +138,16 @@ func (s *Sandbox) measure(ctx context.Context) error {
 		return fmt.Errorf("open the link: %w", err)
 	}
 	s.link, s.client = l, client
-	want := promised(s.provider.caps, s.provider.network)
+	want := promised(s.provider.caps, s.spec.Network)
 	table := posture.TableFor(string(s.provider.caps.Tier))
 	var facts []posture.Fact
 	if len(table) > 0 {
 		if facts, err = s.witness(ctx); err != nil {
 			return err
 		}
+	}
+	if s.spec.Network == driver.NetworkGated {
+		table, facts = table.WithGate(), append(facts, gateFact(ctx, l))
 	}
 	record := posture.Check(table, want, facts)
 	record.Backend, record.Tier = s.provider.caps.Backend, string(s.provider.caps.Tier)

@@ -22,7 +22,9 @@ import (
 type document struct {
 	Tier                 driver.Tier       `json:"tier"`
 	Layout               *driver.Layout    `json:"layout,omitempty"`
-	DefaultEgress        *egress           `json:"defaultEgress,omitempty"`
+	DefaultEgress        *defaultEgress    `json:"defaultEgress,omitempty"`
+	Credentials          []credential      `json:"credentials,omitempty"`
+	AllowInwardFor       []string          `json:"allowInwardFor,omitempty"`
 	Toolchains           *toolchains       `json:"toolchains,omitempty"`
 	Network              driver.Network    `json:"network,omitempty"`
 	DefaultTimeoutMs     int64             `json:"defaultTimeoutMs,omitempty"`
@@ -36,10 +38,6 @@ type document struct {
 	Agent                string            `json:"agent,omitempty"`
 
 	backend map[string]json.RawMessage
-}
-
-type egress struct {
-	Kind string `json:"kind"`
 }
 
 var envName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
@@ -56,7 +54,7 @@ func readDocument(o *object, factory *driver.Factory) document {
 		d.Layout = &read
 	}
 	d.Toolchains = readToolchains(o)
-	d.readNetwork(o, factory)
+	d.readEgress(o, factory)
 	// Milliseconds are bounded by what a 32-bit timer takes, the memory by what
 	// package berm accepts, processes by the kernel's largest pid.
 	d.DefaultTimeoutMs = o.whole("defaultTimeoutMs", 1, math.MaxInt32)
@@ -69,48 +67,6 @@ func readDocument(o *object, factory *driver.Factory) document {
 	d.StateDir = o.absolute("stateDir")
 	d.Agent = o.absolute("agent")
 	return d
-}
-
-// readNetwork reads `defaultEgress` and `network`, which must agree. In the
-// container tier `network` names a bridge and belongs to the backend.
-func (d *document) readNetwork(o *object, factory *driver.Factory) {
-	if e := o.object("defaultEgress"); e != nil {
-		kind, given := e.text("kind")
-		kinds := []string{"deny-all", "allow-all", "static", "resolver", "host"}
-		switch {
-		case !given:
-			o.faults.add("%s: must be one of %s", e.at("kind"), strings.Join(kinds, ", "))
-		case kind == "deny-all" || kind == "host":
-			d.DefaultEgress = &egress{Kind: kind}
-			e.done()
-		case slices.Contains(kinds, kind):
-			o.faults.lacks("%s: %s needs the egress gate, which does not exist yet; use deny-all or host", e.at("kind"), kind)
-		default:
-			o.faults.add("%s: %s is unknown; known: %s%s", e.at("kind"), quote(kind), strings.Join(kinds, ", "), suggest(kind, kinds))
-		}
-	}
-	if factory != nil && factory.Tier == driver.TierContainer {
-		return
-	}
-	network, given := o.text("network")
-	switch known := []string{"none", "host"}; {
-	case !given:
-	case network == string(driver.NetworkGated):
-		o.faults.lacks("%s: gated needs the egress gate, which does not exist yet; use none or host", o.at("network"))
-	case !slices.Contains(known, network):
-		o.faults.add("%s: %s is unknown; known: none, host%s", o.at("network"), quote(network), suggest(network, known))
-	case d.DefaultEgress != nil && d.DefaultEgress.network() != driver.Network(network):
-		o.faults.add("network: %s contradicts defaultEgress.kind %s", network, d.DefaultEgress.Kind)
-	default:
-		d.Network = driver.Network(network)
-	}
-}
-
-func (e *egress) network() driver.Network {
-	if e.Kind == "host" {
-		return driver.NetworkHost
-	}
-	return driver.NetworkNone
 }
 
 func (d *document) readEnv(o *object) {
@@ -184,12 +140,10 @@ func (d document) config() berm.Config {
 		},
 		Toolchains: d.Toolchains.config(),
 
-		Network: d.Network,
+		Network: d.network(),
+		Egress:  d.policy(),
 		Timeout: time.Duration(d.DefaultTimeoutMs) * time.Millisecond,
 		Env:     maps.Clone(d.Env),
-	}
-	if d.DefaultEgress != nil {
-		cfg.Network = d.DefaultEgress.network()
 	}
 	for _, name := range d.Require {
 		cfg.Require = cfg.Require.With(posture.Dimension(name), true)

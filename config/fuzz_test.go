@@ -34,6 +34,12 @@ func FuzzParse(f *testing.F) {
 		`{"tier":"process","layout":{"outputs":{"source":{"hostDir":{"hostPath":"/usr","x":1}}}}}`, `{"tier":"process","allow":true}`,
 		"tier: process\n", "tier: 'process'\nenv: {A: \"1\"}\n", "tier: process\nenv:\n  A: |\n    x\n    y\n",
 		"tier: process\nrequire:\n- limits\n- network\n", "tier: &a process\nx: *a\n", "--- \ntier: process\n...\n",
+		`{"tier":"process","network":"gated","allowInwardFor":["a.example.com:5000"]}`,
+		`{"tier":"process","defaultEgress":{"kind":"static","allow":["a.example.com",".b.example","tcp://c.example:22","192.0.2.0/24"]}}`,
+		`{"tier":"process","defaultEgress":{"kind":"resolver","command":["/bin/list","-x"],"allow":["a.example.com"]}}`,
+		`{"tier":"process","defaultEgress":{"kind":"resolver","url":"https://a.example/list?k=v"},"credentials":[]}`,
+		`{"tier":"process","credentials":[{"id":"i","host":"a.example.com","methods":["GET"],"paths":["/v1"],"header":"X-T","prefix":"Bearer ","value":"hunter2hunter2"},{"host":"b.example.com","env":"A","placeholder":"placeholder_0000"},{"host":"c.example.com","file":"/run/x"}]}`,
+		"tier: process\ndefaultEgress: {kind: allow-all}\ncredentials: [{host: a.example.com, env: B, x: y}]\n",
 		"? tier\n: process\n", "tier: process\n<<: {a: b}\n", "tier: >-\n  process\n", "tier: process # c\nenv: {}\n",
 		"tier: process\ncpus: .5\n", "tier: process\ncpus: 1e0\n", "a:\n - - - - b\n", "\xef\xbb\xbftier: process\n",
 	} {
@@ -93,9 +99,17 @@ func onlyKnown(t *testing.T, text []byte) {
 	decoder := json.NewDecoder(bytes.NewReader(text))
 	decoder.DisallowUnknownFields()
 	var schema struct {
-		Tier, Engine, Network, StateDir, Agent, APIToken            string
-		Layout                                                      driver.Layout
-		DefaultEgress                                               struct{ Kind string }
+		Tier, Engine, Network, StateDir, Agent, APIToken string
+		Layout                                           driver.Layout
+		DefaultEgress                                    struct {
+			Kind, URL      string
+			Allow, Command []string
+		}
+		Credentials []struct {
+			ID, Host, Header, Prefix, Value, Env, File, Placeholder string
+			Methods, Paths                                          []string
+		}
+		AllowInwardFor                                              []string
 		DefaultTimeoutMs, DefaultMemoryLimitMb, DefaultMaxProcesses int64
 		CPUs                                                        float64
 		BestEffort, Allow                                           bool

@@ -15,7 +15,7 @@ const redacted = "(redacted)"
 var secretName = regexp.MustCompile(`(?i)key|token|secret|password|credential|mtls`)
 
 // Redacted gives the file as Encode does, without secrets: the values of
-// environment variables, storage keys, and what a backend's field by its name
+// environment variables and credentials, storage keys, and what a backend's field by its name
 // may hold. It is for people and logs.
 func (f *File) Redacted() ([]byte, error) {
 	d := f.document
@@ -41,6 +41,7 @@ func (f *File) Redacted() ([]byte, error) {
 		}
 		d.Layout = &layout
 	}
+	d.redactEgress()
 	backend := make(map[string]json.RawMessage, len(d.backend))
 	for name, value := range d.backend {
 		if secretName.MatchString(name) {

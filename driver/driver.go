@@ -115,6 +115,11 @@ type Mount struct {
 	Writable bool
 }
 
+// TrustPath is where a machine of a contained tier with network gated keeps the
+// certificates that its payloads are to trust, on a file system in memory that
+// counts as the others do.
+const TrustPath = "/run/berm/trust"
+
 // Network says how a machine reaches the outside.
 type Network string
 

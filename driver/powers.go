@@ -111,3 +111,12 @@ type Rooted interface {
 	// WorkRoot is an absolute path, the same on every call.
 	WorkRoot() string
 }
+
+// EgressLock is a power of a Machine whose loopback is not its own: on network
+// gated, others of the host can reach what its agent listens on.
+type EgressLock interface {
+	// EgressKey is the user name and password that the agent has told its
+	// payloads, and that the gate has to ask for. Both are random and not empty
+	// where the machine's network is gated.
+	EgressKey() (user, password string)
+}

@@ -6,10 +6,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/berm-dev/berm"
+	"github.com/berm-dev/berm/driver"
 )
 
 func orphanGroup() group {
@@ -38,6 +40,15 @@ func makeOrphan(t *testing.T, h Harness) {
 	sb, err := p.Create(t.Context(), berm.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
+	}
+	if slices.Contains(p.Capabilities().Networks, driver.NetworkGated) {
+		gated, err := p.Create(t.Context(), berm.CreateOptions{Egress: &berm.Egress{}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := gated.Start(t.Context(), shell(`sleep 1000 & setsid sleep 1000`)); err != nil {
+			t.Fatal(err)
+		}
 	}
 	command := shell(`sleep 1000 & setsid sleep 1000 & echo up; wait`)
 	command.Stdout = writerFunc(func([]byte) {

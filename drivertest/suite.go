@@ -62,7 +62,7 @@ func groups() []group {
 		execGroup(), cmdGroup(), streamsGroup(), stdinGroup(), timeoutGroup(), treeGroup(), cancelGroup(),
 		envGroup(), workdirGroup(), filesGroup(), atomicGroup(), namesGroup(), fsysGroup(), dialGroup(),
 		layoutGroup(), linksGroup(), limitsGroup(), postureGroup(), capabilitiesGroup(),
-		destroyGroup(), transportGroup(), concurrencyGroup(), backgroundGroup(), archiveGroup(), watchGroup(),
+		destroyGroup(), transportGroup(), concurrencyGroup(), backgroundGroup(), archiveGroup(), watchGroup(), egressGroup(),
 	}
 }
 

@@ -30,7 +30,8 @@ type Link interface {
 	// TransportLost when the other side is gone, Protocol when it misbehaved.
 	http.RoundTripper
 	// Accept waits for a stream that the inside opened. Errors: Unsupported when
-	// this link carries none, Closed after the end, the context's error.
+	// this link carries none, once the agent has answered also to a context that is
+	// over; Closed after the end, the context's error.
 	Accept(ctx context.Context) (net.Conn, error)
 	// Done is closed when the link has ended, by either side.
 	Done() <-chan struct{}

@@ -1,5 +1,7 @@
 package posture
 
+import "slices"
+
 // Claim names one measurable statement about a sandbox.
 type Claim string
 
@@ -16,6 +18,7 @@ const (
 	NetworkNamespace Claim = "network-namespace"
 	NoRoutes         Claim = "no-routes"
 	NoOutsideSocket  Claim = "no-outside-socket"
+	EgressGate       Claim = "egress-gate"
 	PIDNamespace     Claim = "pid-namespace"
 	IPCNamespace     Claim = "ipc-namespace"
 	UTSNamespace     Claim = "uts-namespace"
@@ -34,6 +37,16 @@ type Rule struct {
 
 // Table is the list of claims that one tier has to prove.
 type Table []Rule
+
+// WithGate is the table of a sandbox on network gated: besides having no other way
+// out, it has given the host the one that there is. A tier without claims has
+// none more.
+func (t Table) WithGate() Table {
+	if len(t) == 0 {
+		return t
+	}
+	return append(slices.Clone(t), Rule{EgressGate, Network, Host})
+}
 
 // TableFor returns the claims of a tier ("process", ...), nil for a tier that
 // promises nothing. What the kernel keeps per process is told by the probe;

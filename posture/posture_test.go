@@ -118,3 +118,32 @@ func TestProbeReports(t *testing.T) {
 		}
 	}
 }
+
+// TestWithGate: a gated sandbox proves the same as one without a network, and
+// that the host holds its one way out.
+func TestWithGate(t *testing.T) {
+	t.Parallel()
+	network := posture.Isolation{Network: true}
+	var facts []posture.Fact
+	for _, rule := range posture.TableFor("process") {
+		facts = append(facts, posture.Fact{Claim: rule.Claim, Witness: rule.Witness, Held: true})
+	}
+	table := posture.TableFor("process").WithGate()
+	if record := posture.Check(table, network, facts); record.Achieved.Network {
+		t.Error("the network is isolated although nobody saw the gate")
+	}
+	gate := posture.Fact{Claim: posture.EgressGate, Witness: posture.Host, Held: true}
+	if record := posture.Check(table, network, append(facts, gate)); !record.Achieved.Network {
+		t.Errorf("with all facts: %q", record.Failures())
+	}
+	gate.Witness = posture.Probe
+	if record := posture.Check(table, network, append(facts, gate)); record.Achieved.Network {
+		t.Error("the inside's word about the gate counts")
+	}
+	if record := posture.Check(posture.TableFor("process"), network, facts); !record.Achieved.Network {
+		t.Errorf("without a gate: %q", record.Failures())
+	}
+	if got := posture.TableFor("passthrough").WithGate(); len(got) > 0 {
+		t.Errorf("a tier without claims has %v", got)
+	}
+}

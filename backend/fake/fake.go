@@ -57,11 +57,14 @@ func (c Config) Declare() driver.Capabilities {
 	caps := driver.Capabilities{
 		Backend:  Name,
 		Tier:     driver.TierPassthrough,
-		Networks: []driver.Network{driver.NetworkHost},
+		Networks: []driver.Network{driver.NetworkGated, driver.NetworkHost},
 		Memory:   driver.Partial,
 		TreeKill: driver.KillMark,
 		HostDirs: true,
-		Notes:    []string{"The fake backend is for tests: commands are processes of the host, and nothing is isolated"},
+		Notes: []string{
+			"The fake backend is for tests: commands are processes of the host, and nothing is isolated",
+			"With network gated, commands of the fake backend are led to the gate, and can go around it",
+		},
 	}
 	if c.Faults.OverDeclare {
 		caps.Memory, caps.Processes, caps.CPUs, caps.Disk = driver.Enforced, driver.Enforced, driver.Enforced, driver.Enforced

@@ -2,6 +2,7 @@ package fake
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"os"
@@ -25,6 +26,9 @@ type machine struct {
 	dir  string
 	root string
 	link *fdpass.Link
+	// user and password are what the gate asks for: its listener is on the host's
+	// own loopback. Empty without a gate.
+	user, password string
 	// served is closed when the agent has ended, with every process of its
 	// commands; fault is set before.
 	served chan struct{}
@@ -37,6 +41,8 @@ type machine struct {
 var (
 	_ driver.Machine = (*machine)(nil)
 	_ driver.Rooted  = (*machine)(nil)
+
+	_ driver.EgressLock = (*machine)(nil)
 )
 
 // newMachine starts an agent and waits until it answers. On failure nothing is
@@ -81,12 +87,19 @@ func (m *machine) temp() string { return filepath.Join(m.dir, "tmp") }
 
 // start runs the agent as a goroutine that Destroy waits for.
 func (m *machine) start(o *opened, spec *driver.Spec) error {
-	payload, err := boot.Config{
+	config := boot.Config{
 		User: "user", Home: m.home(), Dir: m.root, TempDir: m.temp(),
 		Path:      "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
 		DataBytes: spec.Limits.MemoryBytes,
 		Mark:      true, Shared: true,
-	}.Encode()
+	}
+	if spec.Network == driver.NetworkGated {
+		m.user, m.password = "sandbox", rand.Text()
+		config.EgressAddress, config.EgressUser, config.EgressPassword = "127.0.0.1:0", m.user, m.password
+		config.TrustDir = filepath.Join(m.dir, "trust")
+		config.Connector = fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), o.image.Fd())
+	}
+	payload, err := config.Encode()
 	if err != nil {
 		return fmt.Errorf("prepare the agent: %w", err)
 	}
@@ -110,6 +123,9 @@ func (m *machine) ID() string { return m.id }
 
 // WorkRoot is the working directory on the host.
 func (m *machine) WorkRoot() string { return m.root }
+
+// EgressKey is what the gate has to ask for.
+func (m *machine) EgressKey() (user, password string) { return m.user, m.password }
 
 // Link returns the machine's link.
 func (m *machine) Link(context.Context) (link.Link, error) { return m.link, nil }

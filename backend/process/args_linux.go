@@ -101,12 +101,16 @@ type boxPlan struct {
 	kit     string // as bubblewrap sees it
 	network driver.Network
 	// resolv is the descriptor of resolv.conf's content, negative for none.
-	resolv   int
-	sizes    map[string]int64
-	mounts   []driver.Mount
-	bindings []binding
-	infoFD   int
-	filterFD int
+	resolv int
+	// connector is the source of the agent's program for payloads: a name in the
+	// kit, or the descriptor of its content where programs in the kit may not be
+	// executed. Of network gated only.
+	connector connector
+	sizes     map[string]int64
+	mounts    []driver.Mount
+	bindings  []binding
+	infoFD    int
+	filterFD  int
 }
 
 // options are bubblewrap's, for --args. The order of mounts matters: what covers
@@ -143,6 +147,10 @@ func (p *boxPlan) options() []string {
 	o.tmpfs(tmpPath, "1777", p.sizes)
 	o.tmpfs(homePath, "0755", p.sizes)
 	o.tmpfs(runPath, "0755", p.sizes)
+	if p.network == driver.NetworkGated {
+		o.tmpfs(driver.TrustPath, "0755", p.sizes)
+		o.add(p.connector.options(p.kit)...)
+	}
 	p.layout(&o)
 	o.guard(defence.RunReadOnly.Off(), "--remount-ro", runPath)
 	o.guard(defence.RootReadOnly.Off(), "--remount-ro", "/")

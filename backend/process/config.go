@@ -12,8 +12,8 @@
 //
 // # Who holds what
 //
-// Namespaces for users, mounts, processes, IPC, host name, cgroups and (network
-// none) network come from bubblewrap; a system call filter is on the agent and
+// Namespaces for users, mounts, processes, IPC, host name, cgroups and (but for
+// network host) network come from bubblewrap; a system call filter is on the agent and
 // its payloads alike. A root caller's sandboxes each run under a leased
 // unprivileged uid of the host. Limits are kept by cgroups, version 2 or 1,
 // where the caller may make them; else the process limit is an rlimit in the
@@ -70,7 +70,7 @@ func (Config) Declare() driver.Capabilities {
 		Backend:        Name,
 		Tier:           driver.TierProcess,
 		Isolation:      posture.Isolation{Filesystem: true, Network: true, Processes: true, Limits: true},
-		Networks:       []driver.Network{driver.NetworkNone, driver.NetworkHost},
+		Networks:       []driver.Network{driver.NetworkNone, driver.NetworkGated, driver.NetworkHost},
 		Memory:         driver.Enforced,
 		Processes:      driver.Enforced,
 		CPUs:           driver.Enforced,

@@ -21,6 +21,7 @@ const (
 	homeParts      = 4
 	shmParts       = 4
 	runParts       = 1
+	trustParts     = 1
 )
 
 // Paths of the file systems that every sandbox has.
@@ -32,12 +33,16 @@ const (
 )
 
 // splitDisk gives each in-memory file system its size in bytes, by path. The sum
-// never exceeds total. Mounts with a source take no part.
-func splitDisk(total int64, mounts []driver.Mount) (map[string]int64, error) {
+// never exceeds total. Mounts with a source take no part. With a gate there is
+// one more, for certificates.
+func splitDisk(total int64, mounts []driver.Mount, network driver.Network) (map[string]int64, error) {
 	if total == 0 {
 		total = defaultDisk
 	}
 	parts := map[string]int64{tmpPath: tmpParts, homePath: homeParts, shmPath: shmParts, runPath: runParts}
+	if network == driver.NetworkGated {
+		parts[driver.TrustPath] = trustParts
+	}
 	for _, m := range mounts {
 		if m.Source == "" {
 			parts[m.Dest] = ephemeralParts

@@ -14,12 +14,16 @@ func TestSplitDiskNeverExceedsTheLimit(t *testing.T) {
 		{Name: "scratch", Dest: driver.ScratchPath, Writable: true},
 		{Name: "uploads", Dest: driver.UploadsPath, Source: "/srv"},
 	}
-	for _, total := range []int64{0, 4 << 20, 100_000_001, 512 << 20, 1 << 40, math.MaxInt64} {
-		sizes, err := splitDisk(total, mounts)
+	for i, total := range []int64{0, 4 << 20, 100_000_001, 512 << 20, 1 << 40, math.MaxInt64} {
+		network, want := driver.NetworkNone, 6
+		if i%2 == 1 {
+			network, want = driver.NetworkGated, 7
+		}
+		sizes, err := splitDisk(total, mounts, network)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if len(sizes) != 6 || sizes[driver.UploadsPath] != 0 {
+		if len(sizes) != want || sizes[driver.UploadsPath] != 0 {
 			t.Errorf("%d: %v", total, sizes)
 		}
 		var sum int64
@@ -33,7 +37,7 @@ func TestSplitDiskNeverExceedsTheLimit(t *testing.T) {
 			t.Errorf("%d: sum is %d", total, sum)
 		}
 	}
-	if _, err := splitDisk(1<<20, mounts); err == nil {
+	if _, err := splitDisk(1<<20, mounts, driver.NetworkGated); err == nil {
 		t.Error("a limit that is too small is accepted")
 	}
 }

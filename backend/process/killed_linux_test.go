@@ -37,6 +37,9 @@ func TestHostThatWillBeKilled(t *testing.T) {
 	if shared := os.Getenv(hostMarker + "_MOUNT"); shared != "" {
 		spec = plainSpec(b, driver.Mount{Name: "workdir", Source: shared, Dest: driver.WorkspacePath, Writable: true})
 	}
+	if os.Getenv(hostMarker+"_GATE") != "" {
+		spec.Network = driver.NetworkGated
+	}
 	m := created(t, b, spec)
 	run(t, m, "sleep 1000 & setsid sleep 1000 & exit 0")
 	fmt.Println("ready", m.id, m.child.proc.Pid, m.child.first.pid, b.kit.dir)
@@ -47,18 +50,22 @@ func TestHostThatWillBeKilled(t *testing.T) {
 
 func TestKilledHostTakesItsSandboxWithIt(t *testing.T) {
 	t.Parallel()
-	for name, shared := range map[string]string{"plain": "", "with a mount": t.TempDir()} {
+	for name, shared := range map[string]string{"plain": "", "with a mount": t.TempDir(), "with a gate": ""} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			testKilledHost(t, shared)
+			gate := ""
+			if name == "with a gate" {
+				gate = "1"
+			}
+			testKilledHost(t, shared, gate)
 		})
 	}
 }
 
-func testKilledHost(t *testing.T, shared string) {
+func testKilledHost(t *testing.T, shared, gate string) {
 	d, state := opened(t)
 	cmd := exec.Command(os.Args[0], "-test.run=^TestHostThatWillBeKilled$", "-test.v")
-	cmd.Env = append(os.Environ(), hostMarker+"="+state, hostMarker+"_MOUNT="+shared)
+	cmd.Env = append(os.Environ(), hostMarker+"="+state, hostMarker+"_MOUNT="+shared, hostMarker+"_GATE="+gate)
 	cmd.Stderr = os.Stderr
 	input, err := cmd.StdinPipe()
 	if err != nil {

@@ -22,6 +22,13 @@ import (
 // commandPath is the PATH of commands.
 const commandPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
+const (
+	// egressAddress is where clients inside find the gate: the usual port of a proxy.
+	egressAddress = "127.0.0.1:3128"
+	// connectorPath is the agent's program as payloads see it, for its connect mode.
+	connectorPath = "/run/berm/berm-agent"
+)
+
 // machine is one resident sandbox.
 type machine struct {
 	id     string
@@ -54,7 +61,7 @@ func (d *bubble) Create(ctx context.Context, spec *driver.Spec) (driver.Machine,
 	if reasons := d.refusals(spec); len(reasons) > 0 {
 		return nil, refused(errdefs.Unsupported, "create", reasons...)
 	}
-	sizes, err := splitDisk(spec.Limits.DiskBytes, spec.Mounts)
+	sizes, err := splitDisk(spec.Limits.DiskBytes, spec.Mounts, spec.Network)
 	if err != nil {
 		return nil, refused(errdefs.Invalid, "create", err.Error())
 	}
@@ -212,6 +219,9 @@ func (m *machine) boot(spec *driver.Spec) (boot.Config, []*os.File) {
 	}
 	c.SizedPaths = sizedPaths(spec.Mounts)
 	c.MemoryBytes, c.CPUs = spec.Limits.MemoryBytes, spec.Limits.CPUs
+	if spec.Network == driver.NetworkGated {
+		c.EgressAddress, c.Connector, c.TrustDir = egressAddress, connectorPath, driver.TrustPath
+	}
 	return c, files
 }
 

@@ -45,6 +45,12 @@ type bubble struct {
 	kit    *kit
 	system []systemEntry
 	mask   procMask
+	// connecting guards the kit's copy of the agent's program, which the first
+	// sandbox with a gate makes.
+	connecting sync.Mutex
+	connects   bool
+	// ownConnectors: the kit lies where no program can be executed.
+	ownConnectors bool
 	// agent is the sealed program, filter the compiled system call filter, input
 	// an input that is at its end.
 	agent, filter, input *os.File
@@ -137,6 +143,9 @@ func (d *bubble) prepare(host driver.Host) error {
 		}
 	})
 	work.Wait()
+	if d.kit != nil {
+		d.ownConnectors = mountedNoexec(d.kit.dir)
+	}
 	return errors.Join(faults[:]...)
 }
 
@@ -283,7 +292,7 @@ func (d *bubble) trial(ctx context.Context, id, command string) (err error) {
 		defer cancel()
 		err = errors.Join(err, m.Destroy(fresh))
 	}()
-	sizes, err := splitDisk(0, nil)
+	sizes, err := splitDisk(0, nil, driver.NetworkNone)
 	if err != nil {
 		return err
 	}

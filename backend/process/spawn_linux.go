@@ -208,6 +208,11 @@ func (s *starting) plan() (*boxPlan, error) {
 		}
 		p.resolv = s.in.own(resolv)
 	}
+	if s.order.network == driver.NetworkGated {
+		if p.connector, err = d.connector(s.in); err != nil {
+			return nil, err
+		}
+	}
 	for i, m := range s.order.mounts {
 		if m.Source == "" {
 			continue

@@ -33,7 +33,7 @@ func testPlan() *boxPlan {
 		{Name: "workdir", Source: "/srv/w", Dest: driver.WorkspacePath, Writable: true},
 		{Name: "uploads", Source: "/srv/u", Dest: driver.UploadsPath},
 	}
-	sizes, err := splitDisk(64<<20, mounts)
+	sizes, err := splitDisk(64<<20, mounts, driver.NetworkNone)
 	if err != nil {
 		panic(err)
 	}

@@ -1,5 +1,6 @@
 // Command berm-agent is the program inside a sandbox. The backends start it;
-// nobody needs to.
+// nobody needs to. Payloads that know no HTTP proxy reach the egress gate with
+// its connect mode.
 package main
 
 import (
@@ -10,6 +11,7 @@ import (
 
 	"github.com/berm-dev/berm/backend/process/launch"
 	"github.com/berm-dev/berm/internal/agent"
+	"github.com/berm-dev/berm/internal/agent/connect"
 	"github.com/berm-dev/berm/internal/agent/execmode/first"
 )
 
@@ -34,11 +36,13 @@ func run(args []string) int {
 		return status(agent.Run(context.Background(), controlDescriptor))
 	case "launch":
 		return status(launch.Main(os.Stdin))
+	case "connect":
+		return connect.Main(context.Background(), args[1:], os.Getenv, os.Stdin, os.Stdout, os.Stderr)
 	case "version":
 		fmt.Println(version())
 		return 0
 	}
-	fmt.Fprintln(os.Stderr, "usage: berm-agent serve|launch|exec|probe|detach|version")
+	fmt.Fprintln(os.Stderr, "usage: berm-agent serve|launch|exec|probe|detach|connect|version")
 	return 2
 }
 

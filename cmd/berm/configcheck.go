@@ -86,19 +86,17 @@ func (a *app) configCheck(path string) error {
 	if out.File, err = file.Redacted(); err != nil {
 		return errdefs.Wrap(errdefs.Internal, "check "+path, err)
 	}
-	encoder := json.NewEncoder(a.stdout)
-	encoder.SetEscapeHTML(false)
-	encoder.SetIndent("", "  ")
-	return encoder.Encode(out)
+	return a.printIndented(out)
 }
 
 // network is the one that is used when the file names none.
 func network(asked driver.Network, caps driver.Capabilities) driver.Network {
-	switch {
-	case asked != "":
+	if asked != "" {
 		return asked
-	case len(caps.Networks) == 1:
-		return caps.Networks[0]
+	}
+	ungated := slices.DeleteFunc(slices.Clone(caps.Networks), func(n driver.Network) bool { return n == driver.NetworkGated })
+	if len(ungated) == 1 {
+		return ungated[0]
 	}
 	return driver.NetworkNone
 }

@@ -52,12 +52,18 @@ type session struct {
 	signals  *watcher
 	provider *berm.Provider
 	sandbox  *berm.Sandbox
+	// audit is the open file of the gate's records, nil for none.
+	audit io.Closer
 }
 
 // create opens the backend and makes the sandbox. The posture is written before
 // anything runs.
 func (s *session) create(ctx context.Context) error {
-	var err error
+	sink, file, err := s.app.openAudit(s.plan.audit)
+	if err != nil {
+		return err
+	}
+	s.audit, s.plan.config.Audit = file, sink
 	if s.provider, err = berm.Open(ctx, s.plan.backend, s.plan.config); err != nil {
 		return err
 	}
@@ -79,6 +85,9 @@ func (s *session) close() error {
 	}
 	if s.provider != nil {
 		errs = append(errs, s.provider.Close())
+	}
+	if s.audit != nil {
+		errs = append(errs, s.audit.Close())
 	}
 	return errors.Join(errs...)
 }

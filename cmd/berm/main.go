@@ -112,6 +112,7 @@ func (a *app) rootCommand() *cobra.Command {
 is measured before anything runs in it; what cannot be promised is refused.`,
 		Example: `  berm run -- sh -c 'id; ls /'
   berm run --outputs ./out --timeout 1m -- python3 -c 'open("a.txt","w").write("hi")'
+  berm run --allow example.com -- curl https://example.com/
   berm doctor`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
@@ -128,6 +129,6 @@ is measured before anything runs in it; what cannot be promised is refused.`,
 	root.SetOut(a.stdout)
 	root.SetErr(a.stderr)
 	root.SetFlagErrorFunc(flagFault)
-	root.AddCommand(a.runCommand(), a.shellCommand(), a.doctorCommand(), a.configCommand(), a.versionCommand())
+	root.AddCommand(a.runCommand(), a.shellCommand(), a.doctorCommand(), a.configCommand(), a.policyCommand(), a.versionCommand())
 	return root
 }

@@ -26,7 +26,9 @@ type plan struct {
 	config  berm.Config
 	args    []string
 	posture string
-	json    bool
+	// audit is where records of the gate go, empty for nowhere.
+	audit string
+	json  bool
 	// terminal is the descriptor of the one that the command gets, -1 for none.
 	terminal int
 	// missing are directories to be made.
@@ -66,9 +68,9 @@ func (a *app) newPlan(f *runFlags, args []string) (*plan, error) {
 	p.toolchains()
 	p.environment()
 	p.limits()
-	p.network()
 	p.require()
 	p.posture()
+	p.egress()
 	p.checkLayout()
 	return p.plan, p.err(fileErr)
 }
@@ -222,18 +224,6 @@ func (p *planner) limits() {
 // maxTimeout is the longest time that berm.Config takes.
 const maxTimeout = 2147483647 * time.Millisecond
 
-func (p *planner) network() {
-	switch n := driver.Network(p.flags.network); n {
-	case "":
-	case driver.NetworkNone, driver.NetworkHost:
-		p.plan.config.Network = n
-	case driver.NetworkGated:
-		p.unsupported = append(p.unsupported, "--network: gated needs the egress gate, which does not exist yet; use none or host")
-	default:
-		p.fault("--network: %q is unknown%s", p.flags.network, hint(p.flags.network, []string{"none", "host"}))
-	}
-}
-
 // require adds to what the file requires: a flag never takes a promise away.
 func (p *planner) require() {
 	var known []string
@@ -257,7 +247,7 @@ func (p *planner) posture() {
 		return
 	}
 	p.plan.posture = p.absolute("--posture", name)
-	p.postureApart()
+	p.apart("--posture", p.plan.posture)
 	parent, err := os.Stat(filepath.Dir(p.plan.posture))
 	switch {
 	case err != nil:
@@ -270,9 +260,9 @@ func (p *planner) posture() {
 	}
 }
 
-// postureApart refuses a record within what sandboxes write: a payload could
+// apart refuses a file of berm's own within what sandboxes write: a payload could
 // change it, and what an earlier one left on the way would lead it elsewhere.
-func (p *planner) postureApart() {
+func (p *planner) apart(flag, path string) {
 	layout := p.plan.config.Layout
 	shared := map[string]string{"workdir": layout.Workdir}
 	for name, volume := range map[string]*berm.Volume{"outputs": layout.Outputs, "scratch": layout.Scratch} {
@@ -280,14 +270,14 @@ func (p *planner) postureApart() {
 			shared[name] = volume.Source.HostDir.HostPath
 		}
 	}
-	parent, err := filepath.EvalSymlinks(filepath.Dir(p.plan.posture))
+	parent, err := filepath.EvalSymlinks(filepath.Dir(path))
 	if err != nil {
-		return // told by the caller
+		return // told by who opens it
 	}
 	for name, dir := range shared {
-		for _, at := range []string{filepath.Dir(p.plan.posture), parent} {
+		for _, at := range []string{filepath.Dir(path), parent} {
 			if dir != "" && (at == dir || strings.HasPrefix(at, dir+"/")) {
-				p.fault("--posture: %s lies in %s, which the sandbox can write", p.plan.posture, name)
+				p.fault("%s: %s lies in %s, which the sandbox can write", flag, path, name)
 				break
 			}
 		}

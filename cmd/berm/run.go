@@ -16,9 +16,10 @@ type runFlags struct {
 	workdir, outputs      string
 	scratch, uploads      string
 	skills, readOnly, env []string
+	egressFlags
 	timeout, memory       string
 	pids, cpus            string
-	network, posture      string
+	posture               string
 	require, toolchains   []string
 	bestEffort, json, tty bool
 	// bestEffortSaid: the flag was given, so that false overrides a file.
@@ -41,6 +42,11 @@ Files: the working directory inside is /workspace with --workdir, else
 are; relative ones belong to the current directory. A missing --outputs or
 --scratch directory is made (its parent must exist).
 
+Network: none unless it is asked for. With --allow, --allow-any or --credential the
+only way out is the egress gate, which decides about each request by its rules;
+what the sandbox sees of it is a proxy on its own loopback, which the usual
+variables name. A credential is put on at the gate and never enters the sandbox.
+
 Signals INT, TERM, HUP, QUIT, USR1 and USR2 are passed to the command. A second
 INT or TERM, or 10 seconds without an end after the first, kills it.
 
@@ -57,6 +63,8 @@ failure is {"error": {"name","message","reasons","cause"}}.`,
   berm run --outputs ./out -- sh -c 'echo hi > hi.txt'
   berm run --workdir . --memory 2GiB --pids 64 --timeout 5m -- make test
   berm run --require filesystem,network,processes --posture - -- true
+  berm run --allow .example.com --allow tcp://git.example.org:22 -- git clone git@git.example.org:tools.git
+  berm run --allow github.com --credential 'host=api.github.com,prefix=Bearer ,env=GH_TOKEN' --audit audit.jsonl -- make
   echo 1+2 | berm run --json -- python3 -i
   berm run --tty -- vi notes.txt`,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -101,7 +109,7 @@ func (f *runFlags) add(cmd *cobra.Command) {
 	flags.StringVar(&f.pids, "pids", "", "bound processes and threads to `N` (default 256)")
 	flags.StringVar(&f.cpus, "cpus", "", "bound processor time to `N` processors, also in parts: 0.5")
 	flags.BoolVar(&f.bestEffort, "best-effort", false, "accept limits that this host can keep in part only, or not at all")
-	flags.StringVar(&f.network, "network", "", "`NET` is none (default) or host: the host's own network, not isolated")
+	f.egressFlags.add(cmd)
 	flags.StringSliceVar(&f.require, "require", nil, "refuse to run without these promises: filesystem,network,processes,limits (`LIST`)")
 	flags.StringVar(&f.posture, "posture", "", "write what was measured to `FILE` as JSON; - is the standard error")
 	_ = cmd.MarkFlagFilename("config", "json", "yaml", "yml")

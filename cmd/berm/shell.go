@@ -19,6 +19,7 @@ remove the sandbox when the shell ends. Flags, files and exit status are those o
 berm run.`,
 		Example: `  berm shell
   berm shell --workdir . --memory 4GiB
+  berm shell --allow .example.com
   berm shell --network host`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 0 {

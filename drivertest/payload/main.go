@@ -35,6 +35,7 @@ func run(args []string) error {
 		"echo-server": echoServer, "http-server": httpServer, "daemon": daemon, "beat": beat,
 		"allocate": allocate, "fork": fork, "dial": dial,
 		"headless": headless, "chains": chains,
+		"get": get, "tunnel": tunnel, "ask": ask, "raw": rawSockets,
 	}
 	do, ok := verbs[verb]
 	if !ok {

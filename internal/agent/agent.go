@@ -37,6 +37,8 @@ type Config struct {
 	// settled is closed when the process can take signals, nil where nobody sees
 	// to that. There is no agent, and so no payload, before.
 	settled <-chan struct{}
+	// outlet is the egress listener that was opened for this agent, nil for none.
+	outlet *outlet
 }
 
 // Agent serves one sandbox. Its methods may be called concurrently.
@@ -53,7 +55,7 @@ type Agent struct {
 // New makes an agent and everything that its commands need. Errors say what the
 // boot message asked for and could not be had.
 func New(config Config) (*Agent, error) {
-	sess := newSession(config.Boot)
+	sess := newSession(config)
 	procs, err := newProcesses(config, sess)
 	if err != nil {
 		return nil, err

@@ -13,7 +13,6 @@ import (
 	"connectrpc.com/connect/v2"
 	"golang.org/x/sys/unix"
 
-	"github.com/berm-dev/berm/internal/boot"
 	"github.com/berm-dev/berm/internal/gen/agentv1"
 )
 
@@ -32,7 +31,7 @@ func TestTunnelsAreCounted(t *testing.T) {
 
 func TestProbeListsAreBounded(t *testing.T) {
 	t.Parallel()
-	c := newControl(Config{}, &countedSelf{}, newSession(boot.Config{}))
+	c := newControl(Config{}, &countedSelf{}, newSession(Config{}))
 	defer c.close()
 	_, err := c.Probe(t.Context(), &agentv1.ProbeRequest{WritePaths: make([]string, maxProbeItems+1)})
 	if connect.CodeOf(err) != connect.CodeInvalidArgument {

@@ -19,6 +19,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/berm-dev/berm/internal/agent"
+	agentconnect "github.com/berm-dev/berm/internal/agent/connect"
 	"github.com/berm-dev/berm/internal/agent/execmode"
 	"github.com/berm-dev/berm/internal/boot"
 	"github.com/berm-dev/berm/internal/gen/agentv1"
@@ -36,6 +37,8 @@ func TestMain(m *testing.M) {
 			os.Exit(execmode.Main(os.Args[2:]))
 		case "probe":
 			os.Exit(exitStatus(agent.RunProbe(os.Stdin, os.Stdout)))
+		case "connect":
+			os.Exit(agentconnect.Main(context.Background(), os.Args[2:], os.Getenv, os.Stdin, os.Stdout, os.Stderr))
 		case "serve":
 			os.Exit(exitStatus(agent.Run(context.Background(), 3)))
 		}

@@ -54,6 +54,7 @@ func newControl(config Config, self selfRunner, sess *session) *control {
 	connecthttp.Mount(c.mux, rpc, connecthttp.WithCompressors(), connecthttp.WithReadMaxBytes(maxProbeOutput))
 	c.mux.HandleFunc("GET /tunnel", c.tunnels.serve)
 	c.mux.HandleFunc("POST /init", sess.serveInit)
+	c.mux.HandleFunc("POST /trust", sess.around.trust.serve)
 	return c
 }
 

@@ -30,7 +30,7 @@ func (c *countedSelf) runSelf(ctx context.Context, _ []string, _ []byte) ([]byte
 func TestEarlyProbe(t *testing.T) {
 	t.Parallel()
 	self := &countedSelf{}
-	c := newControl(Config{Boot: boot.Config{Probe: &boot.Probe{WritePaths: []string{"/usr"}}}}, self, newSession(boot.Config{}))
+	c := newControl(Config{Boot: boot.Config{Probe: &boot.Probe{WritePaths: []string{"/usr"}}}}, self, newSession(Config{}))
 	defer c.close()
 	<-c.early.done
 	// Another request is measured when it is made, and so is each after the one
@@ -48,7 +48,7 @@ func TestEarlyProbe(t *testing.T) {
 
 func TestEarlyProbeHangs(t *testing.T) {
 	t.Parallel()
-	c := newControl(Config{Boot: boot.Config{Probe: &boot.Probe{}}}, &countedSelf{hang: true}, newSession(boot.Config{}))
+	c := newControl(Config{Boot: boot.Config{Probe: &boot.Probe{}}}, &countedSelf{hang: true}, newSession(Config{}))
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := c.Probe(ctx, &agentv1.ProbeRequest{}); !errors.Is(err, context.Canceled) {

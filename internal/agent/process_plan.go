@@ -117,6 +117,9 @@ func (p planner) environment(extra map[string]string, terminal bool) (env []stri
 	if _, given := extra["TERM"]; terminal && !given {
 		env = append(env, "TERM=xterm-256color")
 	}
+	for key, value := range p.session.around.under(extra) {
+		env = append(env, key+"="+value)
+	}
 	for key, value := range p.env {
 		if _, replaced := extra[key]; !replaced {
 			env = append(env, key+"="+value)

@@ -47,12 +47,16 @@ func serve(ctx context.Context, control *os.File, config Config) error {
 		}
 		return errdefs.Wrap(errdefs.Protocol, "read boot packet", err)
 	}
+	if config.outlet, err = openOutlet(ctx, config.Boot.EgressAddress); err != nil {
+		config.closeFiles()
+		return err
+	}
 	agent, err := New(config)
 	if err != nil {
-		return errdefs.Wrap(errdefs.Invalid, "start agent", err)
+		return errors.Join(errdefs.Wrap(errdefs.Invalid, "start agent", err), config.outlet.close())
 	}
 	defer agent.Close()
-	if err := hello(guest, config.Boot.EgressAddress); err != nil {
+	if err := config.outlet.hello(guest); err != nil {
 		return err
 	}
 	return agent.serveStreams(ctx, guest)
@@ -71,28 +75,6 @@ func nameFiles(names []string, files []*os.File) (map[string]*os.File, error) {
 		out[name] = files[i]
 	}
 	return out, nil
-}
-
-// hello opens the egress listener, if one is wanted, and hands it over.
-func hello(guest *fdpass.GuestSide, egress string) error {
-	if egress == "" {
-		return guest.Hello(nil)
-	}
-	listener, err := net.Listen("tcp", egress)
-	if err != nil {
-		return errdefs.Wrap(errdefs.Unavailable, "open egress listener", err)
-	}
-	defer listener.Close()
-	tcp, ok := listener.(*net.TCPListener)
-	if !ok {
-		return errdefs.New(errdefs.Internal, "open egress listener", "it is no TCP listener")
-	}
-	file, err := tcp.File()
-	if err != nil {
-		return errdefs.Wrap(errdefs.Unavailable, "open egress listener", err)
-	}
-	defer file.Close()
-	return guest.Hello(file)
 }
 
 // serveStreams serves both planes until the link's end.

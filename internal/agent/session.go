@@ -13,7 +13,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/berm-dev/berm/internal/boot"
 	"github.com/berm-dev/berm/internal/defence"
 )
 
@@ -30,6 +29,8 @@ const (
 // /init on the control plane. All methods may be called concurrently.
 type session struct {
 	user string // the one that requests may name; it does not change
+	// around is what the egress gate adds to every command's environment.
+	around surroundings
 
 	mu    sync.RWMutex
 	token string // empty: the data plane is open
@@ -38,7 +39,11 @@ type session struct {
 	last  time.Time
 }
 
-func newSession(config boot.Config) *session { return &session{user: config.User} }
+func newSession(config Config) *session {
+	return &session{user: config.Boot.User, around: surroundings{
+		proxy: proxyVariables(config.Boot, config.outlet), trust: newTrust(config.Boot.TrustDir),
+	}}
+}
 
 // setup is the body of /init. Fields that only a cloud's orchestrator has a use
 // for are not read.
@@ -78,8 +83,11 @@ func (s *session) faults(in setup) error {
 	if len(in.VolumeMounts) > 0 {
 		out = append(out, errors.New("volumeMounts are not supported"))
 	}
-	if deref(in.CABundle) != "" {
-		out = append(out, errors.New("caBundle is not supported"))
+	if text := deref(in.CABundle); text != "" {
+		_, err := certificates(text)
+		if err = errors.Join(s.around.trust.able(), err); err != nil {
+			out = append(out, fmt.Errorf("caBundle: %w", err))
+		}
 	}
 	return errors.Join(out...)
 }
@@ -105,6 +113,9 @@ func (s *session) apply(in setup) error {
 	if s.token != "" && token != "" && !same(s.token, token) && !defence.SessionToken.Off() {
 		return errTokenMismatch
 	}
+	if err := s.applyTrust(in.CABundle); err != nil {
+		return err
+	}
 	if in.Timestamp != nil {
 		s.last = *in.Timestamp
 	}
@@ -114,6 +125,19 @@ func (s *session) apply(in setup) error {
 	}
 	s.dir = cmp.Or(deref(in.DefaultWorkdir), s.dir)
 	return nil
+}
+
+// applyTrust takes certificates; nil leaves those of before, empty takes them
+// away.
+func (s *session) applyTrust(bundle *string) error {
+	if bundle == nil || !s.around.trust.has() {
+		return nil // without a directory only an empty one gets here
+	}
+	text, err := certificates(*bundle)
+	if err == nil {
+		err = s.around.trust.setSession(text)
+	}
+	return err
 }
 
 // serveInit serves POST /init.
@@ -127,8 +151,12 @@ func (s *session) serveInit(w http.ResponseWriter, r *http.Request) {
 		answerError(w, http.StatusBadRequest, err.Error())
 		return
 	}
-	if err := s.apply(in); err != nil {
+	switch err := s.apply(in); {
+	case errors.Is(err, errTokenMismatch):
 		answerError(w, http.StatusUnauthorized, err.Error())
+		return
+	case err != nil:
+		answerError(w, http.StatusInsufficientStorage, err.Error())
 		return
 	}
 	w.Header().Set("Cache-Control", "no-store")

@@ -41,9 +41,20 @@ type Config struct {
 	// Shared is true where the agent's namespaces are the host's (passthrough):
 	// the agent then only ever signals processes that carry its own marks.
 	Shared bool `json:"shared,omitempty"`
-	// EgressAddress, when not empty, is where the agent opens the egress
-	// listener that it hands to the host in its hello.
+	// EgressAddress, when not empty, is the loopback address where the agent opens
+	// the egress listener that it hands to the host in its hello; another port where
+	// that one is taken. Commands then get the variables that lead clients there.
 	EgressAddress string `json:"egressAddress,omitempty"`
+	// EgressUser and EgressPassword, when not empty, are what the gate asks for of
+	// its clients: for a loopback that others can reach too.
+	EgressUser     string `json:"egressUser,omitempty"`
+	EgressPassword string `json:"egressPassword,omitempty"`
+	// Connector is the agent's program as payloads can start it, for its connect
+	// mode; empty where they cannot.
+	Connector string `json:"connector,omitempty"`
+	// TrustDir is a directory on a file system in memory where the agent keeps the
+	// certificates that payloads are to trust; empty where there is none.
+	TrustDir string `json:"trustDir,omitempty"`
 	// Probe, when not nil, is the host's first probe request: the agent begins it
 	// at once, and has the answer, or is about to, when it is asked for.
 	Probe *Probe `json:"probe,omitempty"`

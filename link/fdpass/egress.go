@@ -19,16 +19,20 @@ import (
 // Accept waits for a stream that the inside opened on the listener that it
 // handed over. The connection is closed with the link; NetConn gives the
 // *net.TCPConn or *net.UnixConn beneath it. Errors: Unsupported when no listener
-// was handed over, Closed after the link's end (and also TransportLost or
+// was handed over, also to a context that is over; Closed after the link's end (and also TransportLost or
 // Protocol where that was the reason), the context's error.
 func (l *Link) Accept(ctx context.Context) (net.Conn, error) {
 	const op = "accept"
 	select {
-	case <-l.ready:
-	case <-l.done:
-		return nil, l.closedError(op)
-	case <-ctx.Done():
-		return nil, contextError(ctx, op)
+	case <-l.ready: // first, so that also a context that is over learns of no listener
+	default:
+		select {
+		case <-l.ready:
+		case <-l.done:
+			return nil, l.closedError(op)
+		case <-ctx.Done():
+			return nil, contextError(ctx, op)
+		}
 	}
 	if l.egress == nil {
 		if l.endError(op) != nil {

@@ -235,6 +235,18 @@ func (d *document) policy() *berm.Egress {
 	return out
 }
 
+// SecretFiles lists the files that the credentials are read from at each request.
+// No sandbox may see one.
+func (f *File) SecretFiles() []string {
+	var out []string
+	for _, c := range f.document.Credentials {
+		if c.File != "" {
+			out = append(out, c.File)
+		}
+	}
+	return out
+}
+
 func (c credential) credential() berm.Credential {
 	out := berm.Credential{
 		ID: c.ID, Host: c.Host, Methods: slices.Clone(c.Methods), Paths: slices.Clone(c.Paths),
@@ -268,8 +280,9 @@ func (d *document) redactEgress() {
 			e.Command[i] = redacted
 		}
 	}
-	if before, _, found := strings.Cut(e.URL, "?"); found {
-		e.URL = before + "?" + redacted
+	// A path may be as secret as a query.
+	if u, err := url.Parse(e.URL); err == nil && e.URL != "" && (u.Path != "" && u.Path != "/" || u.RawQuery != "") {
+		e.URL = u.Scheme + "://" + u.Host + "/" + redacted
 	}
 	d.DefaultEgress = &e
 }

@@ -2,6 +2,7 @@ package egress
 
 import (
 	"context"
+	"fmt"
 	"time"
 )
 
@@ -69,6 +70,12 @@ type Credential struct {
 	// hold: only requests that carry it in Header are sent, with the secret in its
 	// place, and one that carries it anywhere else is denied.
 	Placeholder string
+}
+
+// Format prints which credential it is and never its value, whatever the verb, so
+// that a policy can stand in a log.
+func (c Credential) Format(f fmt.State, _ rune) {
+	_, _ = fmt.Fprintf(f, "credential %q for %q", c.ID, c.Host)
 }
 
 // Source returns a secret. Calls may overlap.

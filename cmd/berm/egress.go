@@ -132,7 +132,9 @@ func (p *planner) credential(text string) (berm.Credential, error) {
 			c.Source = config.SecretFromEnv(value)
 		case "file":
 			source++
-			c.Source = config.SecretFromFile(p.absolute("--credential", value))
+			at := p.absolute("--credential", value)
+			p.hidden("--credential", at)
+			c.Source = config.SecretFromFile(at)
 		case "value":
 			return berm.Credential{}, fmt.Errorf("a value would show in every list of processes; give env=NAME or file=PATH")
 		default:
@@ -146,11 +148,17 @@ func (p *planner) credential(text string) (berm.Credential, error) {
 	return c, nil
 }
 
-// secrets refuses credentials whose source gives nothing now: each of their
-// requests would be denied.
+// secrets refuses credentials that the sandbox could read, and those whose source
+// gives nothing now: each of their requests would be denied.
 func (p *planner) secrets() {
 	if p.plan.config.Egress == nil {
 		return
+	}
+	if slices.ContainsFunc(p.plan.config.Egress.Credentials, func(c berm.Credential) bool { return c.Value != "" }) && p.flags.config != "" {
+		p.hidden("--config", p.absolute("--config", p.flags.config))
+	}
+	for _, file := range p.secretFiles {
+		p.hidden("credentials", file)
 	}
 	for _, reason := range config.MissingSecrets(context.Background(), p.plan.config.Egress) {
 		p.fault("%s", reason)

@@ -41,6 +41,8 @@ type planner struct {
 	flags   *runFlags
 	plan    *plan
 	reasons []string
+	// secretFiles are those of the configuration file.
+	secretFiles []string
 	// unsupported are faults of another kind: right, but not possible here.
 	unsupported []string
 }
@@ -118,6 +120,7 @@ func (p *planner) file() error {
 		return err
 	}
 	p.plan.backend, p.plan.config = file.Backend, file.Config
+	p.secretFiles = file.SecretFiles()
 	return nil
 }
 
@@ -263,25 +266,57 @@ func (p *planner) posture() {
 // apart refuses a file of berm's own within what sandboxes write: a payload could
 // change it, and what an earlier one left on the way would lead it elsewhere.
 func (p *planner) apart(flag, path string) {
-	layout := p.plan.config.Layout
-	shared := map[string]string{"workdir": layout.Workdir}
-	for name, volume := range map[string]*berm.Volume{"outputs": layout.Outputs, "scratch": layout.Scratch} {
-		if volume != nil && volume.Source.HostDir != nil {
-			shared[name] = volume.Source.HostDir.HostPath
+	l := p.plan.config.Layout
+	p.outside(flag, path, "write", map[string]string{"workdir": l.Workdir, "outputs": hostPath(l.Outputs), "scratch": hostPath(l.Scratch)})
+}
+
+// hidden refuses a file with a secret within what sandboxes read.
+func (p *planner) hidden(flag, path string) {
+	l := p.plan.config.Layout
+	shared := map[string]string{
+		"workdir": l.Workdir, "outputs": hostPath(l.Outputs), "scratch": hostPath(l.Scratch),
+		"uploads": hostPath(l.Uploads), "tool results": hostPath(l.ToolResults), "transcripts": hostPath(l.Transcripts),
+	}
+	for _, dir := range l.ReadOnly {
+		shared[dir] = dir
+	}
+	for i := range l.Skills {
+		if dir := l.Skills[i].Source.HostDir; dir != nil {
+			shared["skill "+l.Skills[i].ID] = dir.HostPath
 		}
 	}
-	parent, err := filepath.EvalSymlinks(filepath.Dir(path))
-	if err != nil {
-		return // told by who opens it
+	p.outside(flag, path, "read", shared)
+}
+
+func hostPath(v *berm.Volume) string {
+	if v == nil || v.Source.HostDir == nil {
+		return ""
 	}
+	return v.Source.HostDir.HostPath
+}
+
+// outside refuses a file within one of the shared directories, by its name, and by
+// where links lead.
+func (p *planner) outside(flag, path, verb string, shared map[string]string) {
+	if path == "" {
+		return
+	}
+	places := []string{filepath.Dir(path), resolved(filepath.Dir(path)), filepath.Dir(resolved(path))}
 	for name, dir := range shared {
-		for _, at := range []string{filepath.Dir(path), parent} {
-			if dir != "" && (at == dir || strings.HasPrefix(at, dir+"/")) {
-				p.fault("%s: %s lies in %s, which the sandbox can write", flag, path, name)
-				break
-			}
+		if dir != "" && slices.ContainsFunc(places, func(at string) bool { return at == dir || strings.HasPrefix(at, strings.TrimSuffix(dir, "/")+"/") }) {
+			p.fault("%s: %s lies in %s, which the sandbox can %s", flag, path, name, verb)
 		}
 	}
+}
+
+// resolved follows the links of a path as far as it is there: a directory that is
+// still to be made lies where it will.
+func resolved(path string) string {
+	at, err := filepath.EvalSymlinks(path)
+	if parent := filepath.Dir(path); err != nil && parent != path {
+		return filepath.Join(resolved(parent), filepath.Base(path))
+	}
+	return at
 }
 
 // absolute makes a typed path absolute. The current directory is taken as it

@@ -1,6 +1,7 @@
 package audit
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -33,6 +34,9 @@ func Line(r *egress.Record) ([]byte, error) {
 // ascii writes what is left above ASCII, and DEL, as escapes. Such characters stand
 // within JSON's strings only.
 func ascii(data []byte) []byte {
+	if bytes.IndexFunc(data, func(c rune) bool { return c >= 0x7f }) < 0 {
+		return data
+	}
 	out := make([]byte, 0, len(data)+1)
 	for len(data) > 0 {
 		c, n := utf8.DecodeRune(data)

@@ -42,6 +42,9 @@ type Limits struct {
 	Connections int
 	// Tunnels that are open at a time; 1,100.
 	Tunnels int
+	// Requests that are being answered at a time, those in tunnels that are looked
+	// into included; 1,200. Each may need a connection to an upstream.
+	Requests int
 	// AcceptsPerSecond is how many connections are taken; the others wait in the
 	// sandbox's own queue; 1,000.
 	AcceptsPerSecond int
@@ -74,6 +77,7 @@ type Timeouts struct {
 func (l Limits) withDefaults() Limits {
 	orInt(&l.Connections, 1200)
 	orInt(&l.Tunnels, 1100)
+	orInt(&l.Requests, 1200)
 	orInt(&l.AcceptsPerSecond, 1000)
 	orInt(&l.HeaderBytes, 64<<10)
 	orInt(&l.HeaderFields, 256)
@@ -107,7 +111,7 @@ func orDuration(p *time.Duration, value time.Duration) {
 func (c *Config) faults() []string {
 	var out []string
 	l, t := c.Limits, c.Timeouts
-	if min(l.Connections, l.Tunnels, l.AcceptsPerSecond, l.HeaderBytes, l.HeaderFields) < 0 {
+	if min(l.Connections, l.Tunnels, l.Requests, l.AcceptsPerSecond, l.HeaderBytes, l.HeaderFields) < 0 {
 		out = append(out, "a limit is negative")
 	}
 	if min(t.Header, t.Hello, t.Dial, t.Idle, t.Body, t.Flow, t.Sink) < 0 {

@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/berm-dev/berm/egress"
 	"github.com/berm-dev/berm/egress/gate/internal/broker"
@@ -33,6 +34,7 @@ type exchange struct {
 	secure   bool          // goes out by TLS
 	socket   bool          // a WebSocket is asked for
 	slot     bool          // one of the gate's tunnels is held
+	turn     bool          // one of the gate's requests is held
 
 	cancel context.CancelCauseFunc
 	writer http.ResponseWriter
@@ -77,6 +79,10 @@ func (g *Gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // down.
 func (x *exchange) finish(ctx context.Context, w *responder) {
 	fault := recover()
+	// A client need not wait for the last record.
+	if fault == nil && x.flow != nil && !w.hijacked && w.ResponseWriter != nil && w.Header().Get("Content-Length") != "" {
+		_ = http.NewResponseController(w.ResponseWriter).Flush()
+	}
 	x.life.Lock()
 	x.over = true
 	x.life.Unlock()
@@ -95,6 +101,9 @@ func (x *exchange) finish(ctx context.Context, w *responder) {
 	x.cancel(nil)
 	if x.slot {
 		<-x.g.tunnels
+	}
+	if x.turn {
+		<-x.g.answering
 	}
 	if w.client != nil {
 		w.client.done()
@@ -119,8 +128,11 @@ func (x *exchange) arrived(r *http.Request) {
 	if c := x.session.client; c != nil {
 		x.arrival = c.next()
 	} else {
-		// HTTP/2, whose form net/http has checked.
+		// HTTP/2, whose form net/http has checked, but for what a request line bears.
 		x.arrival = &arrival{head: &wire.Request{Method: r.Method, Target: r.RequestURI, Host: r.Host, HasHost: true}}
+		if fault := wire.CheckLine(r.Method, r.RequestURI); fault != nil {
+			x.arrival.refused = malformed(fault)
+		}
 	}
 	if x.arrival == nil {
 		x.arrival = &arrival{refused: deny(egress.ReasonInternal, errors.New("a request that nobody announced"))}
@@ -145,6 +157,13 @@ func (x *exchange) serve(w *responder, r *http.Request) *denial {
 	}
 	if x.arrival.head.Method == http.MethodConnect && x.session.tunnel == nil {
 		return x.connect(w, r)
+	}
+	select {
+	case x.g.answering <- struct{}{}:
+		x.turn = true
+	default:
+		// Each may take a connection of its own, and HTTP/2 has many on one.
+		return deny(egress.ReasonLimit, errors.New("too many requests at a time"))
 	}
 	if d := x.decideRequest(r); d != nil {
 		return d
@@ -302,7 +321,15 @@ func (x *exchange) refuse(ctx context.Context, w *responder, d *denial) {
 		w.Header().Set("Connection", "close")
 		c.stayBriefly()
 	}
+	// A client that never reads its denials must not keep its handler for ever.
+	rc := http.NewResponseController(w.ResponseWriter)
+	if x.flow == nil {
+		_ = rc.SetWriteDeadline(time.Now().Add(x.g.config.Timeouts.Idle))
+	}
 	writeDenial(w, d, x.rec.Rule, x.host(), x.verdict)
+	if x.flow == nil && rc.Flush() == nil {
+		_ = rc.SetWriteDeadline(time.Time{})
+	}
 }
 
 // lastOfItsConnection reports whether no request can follow: what comes next was

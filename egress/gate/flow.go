@@ -1,6 +1,7 @@
 package gate
 
 import (
+	"net/http"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -14,6 +15,9 @@ type flow struct {
 	query   egress.Query
 	verdict egress.Verdict
 	start   time.Time
+	// carries is the request with a credential that this is; nil for all else. Only
+	// its method and URL are looked at.
+	carries *http.Request
 	// cancel breaks it off; it may be called more than once and from any goroutine.
 	cancel func()
 
@@ -133,7 +137,8 @@ func (g *Gate) enter(f *flow) bool {
 	}
 	// A change that came after the decision and before the flow was in the table
 	// did not see it.
-	if now := g.current.Load(); now.generation() != f.verdict.Generation && !now.keeps(f) {
+	// A request with a credential has not been sent, and would go with the old one.
+	if now := g.current.Load(); now.generation() != f.verdict.Generation && (f.carries != nil || !now.keeps(f)) {
 		f.stop(egress.ReasonGeneration)
 		g.flows.remove(f)
 		return false

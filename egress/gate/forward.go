@@ -121,14 +121,15 @@ func (g *Gate) forward(out *http.Request) (*http.Response, error) {
 			return nil, deny(reason, err)
 		}
 	}
-	if d := x.admit(ctx, up); d != nil {
+	if d := x.admit(ctx, up, out); d != nil {
 		g.pool.put(up)
 		return nil, d
 	}
 	x.countBody(out)
 	resp, err := up.roundTrip(out)
-	if err != nil && reused && !up.answered() && replayable(out) && ctx.Err() == nil {
-		// The upstream closed an idle connection just then.
+	if err != nil && reused && !up.answered() && replayable(out) && ctx.Err() == nil && (x.bound == nil || x.snapshot == g.current.Load()) {
+		// The upstream closed an idle connection just then. A credential is not sent
+		// once more after its policy has gone.
 		up.close()
 		if up, d = g.dialUpstream(ctx, x); d != nil {
 			return nil, d
@@ -158,10 +159,13 @@ func (x *exchange) precheck(out *http.Request) *denial {
 }
 
 // admit puts the request among the open flows and writes the decision down.
-func (x *exchange) admit(ctx context.Context, up *upstream) *denial {
+func (x *exchange) admit(ctx context.Context, up *upstream, out *http.Request) *denial {
 	x.traced(up.trace)
 	x.rec.WebSocket = x.socket
 	f := newFlow(x.query, x.verdict, x.breakOff)
+	if x.bound != nil {
+		f.carries = out
+	}
 	if !x.g.enter(f) {
 		return deny(f.stopped(egress.ReasonGeneration), nil)
 	}

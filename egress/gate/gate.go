@@ -34,6 +34,8 @@ type Gate struct {
 	clients clients
 	pace    pace
 	tunnels chan struct{}
+	// answering holds the requests that are being answered.
+	answering chan struct{}
 
 	proxy *httputil.ReverseProxy
 	h1    *serving
@@ -97,8 +99,9 @@ func newGate(c Config, s seams) (*Gate, error) {
 		clients: clients{
 			open: map[net.Conn]struct{}{},
 		},
-		pace:    newPace(c.Limits.AcceptsPerSecond),
-		tunnels: make(chan struct{}, c.Limits.Tunnels),
+		pace:      newPace(c.Limits.AcceptsPerSecond),
+		tunnels:   make(chan struct{}, c.Limits.Tunnels),
+		answering: make(chan struct{}, c.Limits.Requests),
 	}
 	if c.DNS64.IsValid() {
 		g.dialer.DNS64 = []netip.Prefix{c.DNS64}

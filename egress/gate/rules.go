@@ -140,7 +140,8 @@ func (g *Gate) ask(s *snapshot, a, before *answer) {
 		a.rules, a.until = nil, time.Now().Add(failedFor)
 	}
 	close(a.done)
-	if a.err == nil && before != nil && !slices.Equal(before.extra, a.extra) {
+	// After a failure it is not known what the open flows were allowed by.
+	if a.err == nil && before != nil && (before.err != nil || !slices.Equal(before.extra, a.extra)) {
 		g.rejudge()
 	}
 }
@@ -170,6 +171,9 @@ func (s *snapshot) keeps(f *flow) bool {
 	case !v.Allow, v.Brokered != old.Brokered:
 		return false
 	case old.Opaque && !v.Opaque, old.Inward && !v.Inward:
+		return false
+	}
+	if f.carries != nil && !s.credentials.For(v.Host).Allows(f.carries) {
 		return false
 	}
 	return !v.Brokered || s.authority != nil && s.authority.Covers(v.Host)

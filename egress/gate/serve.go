@@ -46,8 +46,10 @@ func (g *Gate) Serve(ctx context.Context, accept func(context.Context) (net.Conn
 func (g *Gate) take(ctx context.Context, conn net.Conn) {
 	number := g.numbers.Add(1)
 	if !g.clients.add(conn, g.config.Limits.Connections) {
-		g.newRuling(number, "").deny(ctx, deny(egress.ReasonLimit, errors.New("too many connections")))
 		_ = conn.Close()
+		// A sink that breaks down must not end the program.
+		defer func() { _ = recover() }()
+		g.newRuling(number, "").deny(ctx, deny(egress.ReasonLimit, errors.New("too many connections")))
 		return
 	}
 	if !g.spawn(func() { g.first(number, conn) }) {
@@ -221,12 +223,16 @@ func (g *Gate) serveHTTP() {
 }
 
 func (g *Gate) newServing(p http.Protocols) *serving {
-	const streams = 128
+	const (
+		streams = 128
+		window  = 64 << 10
+	)
 	return &serving{
 		server: &http.Server{
-			Handler:        g,
-			Protocols:      &p,
-			HTTP2:          &http.HTTP2Config{MaxConcurrentStreams: streams},
+			Handler:   g,
+			Protocols: &p,
+			// What is buffered of bodies that nobody reads yet is this process's memory.
+			HTTP2:          &http.HTTP2Config{MaxConcurrentStreams: streams, MaxReceiveBufferPerConnection: 4 * window, MaxReceiveBufferPerStream: window},
 			MaxHeaderBytes: g.config.Limits.HeaderBytes,
 			// What the gate has to say about a request is in the audit.
 			ErrorLog:                     log.New(io.Discard, "", 0),

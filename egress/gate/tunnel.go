@@ -172,6 +172,7 @@ func (x *exchange) socks(ctx context.Context, conn *tunnelConn) *denial {
 	}
 	x.rec.Asked = req.Host
 	refuse := func(code socks.Reply, d *denial) *denial {
+		x.deny(ctx, d) // on record before the client knows
 		_ = socks.Answer(conn, code)
 		return d
 	}

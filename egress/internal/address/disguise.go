@@ -57,6 +57,18 @@ func translate(addr netip.Addr, dns64 []netip.Prefix) (Class, bool) {
 	return Inward, false
 }
 
+// Reached is the address that packets to addr end up at: what it translates to where
+// it is below a DNS64 prefix, itself otherwise, unmapped and without a zone.
+func Reached(addr netip.Addr, dns64 ...netip.Prefix) netip.Addr {
+	addr = addr.WithZone("").Unmap()
+	for _, p := range dns64 {
+		if ValidDNS64(p) && p.Contains(addr) {
+			return at(addr.As16(), p.Bits())
+		}
+	}
+	return addr
+}
+
 // ValidDNS64 reports whether a prefix has one of the forms of RFC 6052.
 func ValidDNS64(p netip.Prefix) bool {
 	return p.IsValid() && p.Addr().Is6() && !p.Addr().Is4In6() && slices.Contains([]int{32, 40, 48, 56, 64, 96}, p.Bits())

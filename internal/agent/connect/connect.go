@@ -59,7 +59,11 @@ func target(args []string) (string, error) {
 	}
 	host := strings.TrimSuffix(strings.TrimPrefix(args[0], "["), "]")
 	odd := func(r rune) bool { return r <= ' ' || r > '~' || strings.ContainsRune("/@?#%\\[]", r) }
-	if host == "" || strings.ContainsFunc(host, odd) {
+	const longest = 253 // of a name in DNS
+	switch {
+	case len(host) > longest:
+		return "", fmt.Errorf("a host of %d bytes", len(host))
+	case host == "" || strings.ContainsFunc(host, odd):
 		return "", fmt.Errorf("%q is no host", args[0])
 	}
 	port, err := strconv.ParseUint(args[1], 10, 16)

@@ -25,12 +25,8 @@ import (
 // changes nothing and does not look at the body or the scheme. The reason is empty
 // when err is nil.
 func (b *Bound) Check(out *http.Request) (egress.Reason, error) {
-	method := out.Method
-	if method == "" {
-		method = http.MethodGet
-	}
-	if neverMethod(method) || len(b.methods) > 0 && !slices.Contains(b.methods, method) {
-		return egress.ReasonMethod, fmt.Errorf("the credential for %s is not for method %q", b.host, clip(method))
+	if !b.allowsMethod(out.Method) {
+		return egress.ReasonMethod, fmt.Errorf("the credential for %s is not for method %q", b.host, clip(out.Method))
 	}
 	if out.URL == nil || out.URL.Opaque != "" || out.URL.User != nil {
 		return egress.ReasonMalformed, errors.New("the target is no plain URL")
@@ -45,6 +41,20 @@ func (b *Bound) Check(out *http.Request) (egress.Reason, error) {
 		return egress.ReasonUpgrade, fmt.Errorf("a switch of protocols at %s, whose requests are judged one by one", b.host)
 	}
 	return b.checkPlaceholders(out)
+}
+
+// allowsMethod takes an empty method for GET, as net/http does.
+func (b *Bound) allowsMethod(method string) bool {
+	if method == "" {
+		method = http.MethodGet
+	}
+	return !neverMethod(method) && (len(b.methods) == 0 || slices.Contains(b.methods, method))
+}
+
+// Allows reports whether a request that was sent already still could be: by its
+// method and path. A nil Bound allows none.
+func (b *Bound) Allows(out *http.Request) bool {
+	return b != nil && b.allowsMethod(out.Method) && pathAllowed(requestPath(out.URL), b.paths) == nil
 }
 
 func hostOf(authority string) string {
@@ -240,6 +250,6 @@ func strip(name string) bool {
 		"forwarded", "host", "x-host", "x-http-host-override", "x-host-override", "x-original-host", "x-forwarded", "x-real-host", "x-backend-host",
 		"x-original-url", "x-original-uri", "x-original-path", "x-rewrite-url", "x-rewrite-uri", "x-override-url",
 		"x-http-method-override", "x-http-method", "x-method-override",
-		"accept-encoding", "accept-charset", "range", "if-range",
+		"accept-encoding", "accept-charset", "a-im", "range", "if-range", "request-range", "x-ms-range",
 	}, name)
 }

@@ -105,7 +105,7 @@ func TestM08Overrides(t *testing.T) {
 	r := newRig(t, bearer(), handler)
 	names := []string{
 		"X-Forwarded-Host", "X-Original-Url", "X-Rewrite-Url", "Forwarded", "X-Host", "X-Http-Method-Override", "X-Method-Override", "X-Http-Method",
-		"X-Forwarded-Server", "X-Forwarded-Prefix", "X_Forwarded_Host", "X-Original-Host", "Proxy-Authorization", "Range", "If-Range", "Accept-Charset",
+		"X-Forwarded-Server", "X-Forwarded-Prefix", "X_Forwarded_Host", "X-Original-Host", "Proxy-Authorization", "Range", "If-Range", "Request-Range", "X-Ms-Range", "A-Im", "Accept-Charset",
 	}
 	r.tune = func(out *http.Request) {
 		for _, name := range names {
@@ -182,6 +182,9 @@ func TestMethodsAndPaths(t *testing.T) {
 		"path empty segments first": {some, "GET", "//v1/chat", egress.ReasonPath},
 		"path two slashes at end":   {some, "GET", "/v1/chat//", egress.ReasonPath},
 		"path overlong dots":        {some, "GET", "/v1/chat/%c0%ae%c0%ae/admin", egress.ReasonPath},
+		"path dots and a space":     {some, "GET", "/v1/chat/..%20/admin", egress.ReasonPath},
+		"path dots of full width":   {some, "GET", "/v1/chat/%ef%bc%8e%ef%bc%8e/admin", egress.ReasonPath},
+		"path slash of full width":  {some, "GET", "/v1/chat/..%ef%bc%8fadmin", egress.ReasonPath},
 		"path null":                 {some, "GET", "/v1/chat%00/admin", egress.ReasonPath},
 		"path line break":           {some, "GET", "/v1/chat/%0d%0a", egress.ReasonPath},
 	} {

@@ -10,6 +10,8 @@ import (
 type matcher struct {
 	// texts gives the spellings; a function for the reason that secret is one.
 	texts func() []string
+	// longest is the most bytes that a spelling has.
+	longest int
 	// first and pairs have the bytes, and pairs of bytes, with which a spelling can
 	// begin: nearly all of a stream is passed over by them.
 	first [256]uint8
@@ -24,6 +26,9 @@ func newMatcher(texts []string) *matcher {
 	slices.Sort(all)
 	all = slices.Compact(all)
 	m := &matcher{texts: func() []string { return all }}
+	for _, text := range all {
+		m.longest = max(m.longest, longestCharacter*len(text))
+	}
 	for a := range 256 {
 		length, partial := m.at([]byte{byte(a)})
 		if length == 0 && !partial {

@@ -35,14 +35,22 @@ func segments(escaped string) ([]string, error) {
 	return out, nil
 }
 
+// lookalikes are what compatibility mappings (NFKC, best fit) make dots and slashes
+// of.
+const lookalikes = "\u2024\u2025\u2026\ufe52\uff0e\uff0f\uff3c\ufe68\u2044\u2215"
+
 func plainSegment(s string) error {
-	// Some servers cut a parameter off before they look for dots.
+	// Some servers cut a parameter off before they look for dots, some the spaces
+	// around.
 	name, _, _ := strings.Cut(s, ";")
+	name = strings.TrimSpace(name)
 	switch {
 	case s == "":
 		return errors.New("it has an empty segment")
 	case name == "." || name == "..":
 		return errors.New("it has a dot segment")
+	case strings.ContainsAny(s, lookalikes):
+		return errors.New("it has a character that some servers take for a dot or a slash")
 	case strings.ContainsAny(s, `/\`):
 		return errors.New("it has an escaped slash or a backslash")
 	case !utf8.ValidString(s):

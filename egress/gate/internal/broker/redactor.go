@@ -26,7 +26,7 @@ type Redactor struct {
 // although nobody asked for it, or a switch of protocols) is errdefs.Protocol; its
 // body is closed then.
 func (r *Redactor) Response(resp *http.Response) error {
-	if err := transparent(resp); err != nil {
+	if err := r.transparent(resp); err != nil {
 		return errors.Join(errdefs.Wrap(errdefs.Protocol, "redact response", err), resp.Body.Close())
 	}
 	resp.Status = r.matcher.redactString(resp.Status)
@@ -42,14 +42,14 @@ func (r *Redactor) Response(resp *http.Response) error {
 }
 
 // transparent reports why a response cannot be looked into.
-func transparent(resp *http.Response) error {
+func (r *Redactor) transparent(resp *http.Response) error {
 	if resp.StatusCode == http.StatusSwitchingProtocols {
 		return errors.New("the server switches protocols, which nobody asked for")
 	}
 	for _, value := range resp.Header.Values("Content-Encoding") {
 		for coding := range strings.SplitSeq(value, ",") {
 			if coding = strings.TrimSpace(coding); coding != "" && !strings.EqualFold(coding, "identity") {
-				return fmt.Errorf("the server encodes (%q), which nobody asked for", clip(coding))
+				return fmt.Errorf("the server encodes (%q), which nobody asked for", clip(r.matcher.redactString(coding)))
 			}
 		}
 	}
@@ -59,7 +59,7 @@ func transparent(resp *http.Response) error {
 // header masks the secret in values, and drops a header with it in its name.
 func (r *Redactor) header(h http.Header) {
 	for name, values := range h {
-		if strings.Contains(strings.ToLower(name), r.name()) {
+		if low := strings.ToLower(name); strings.Contains(low, r.name()) || r.matcher.in(low) {
 			delete(h, name)
 			continue
 		}

@@ -139,7 +139,10 @@ func lower(c byte) byte {
 
 // longestDigits bounds a reference by number: `&#x0000002B;` is looked for, longer
 // ones are not.
-const longestDigits = 8
+const (
+	longestDigits    = 8
+	longestCharacter = len("&#x") + longestDigits + len(";")
+)
 
 // reference reports whether b, which begins with an ampersand, begins with an HTML
 // character reference for c.
@@ -153,11 +156,16 @@ func reference(c byte, b []byte) (length int, partial bool) {
 		return 0, len(b) == 1
 	}
 	for i := range len(name) {
+		// HTML takes names without the semicolon as well.
+		most := 0
+		if name[i] == ';' {
+			most = i
+		}
 		if i == len(b) {
-			return 0, true
+			return most, true
 		}
 		if lower(b[i]) != name[i] {
-			return 0, false
+			return most, false
 		}
 	}
 	return len(name), false
@@ -194,12 +202,18 @@ func numbered(c byte, b []byte) (length int, partial bool) {
 			return at + 1, false
 		}
 		digit := strings.IndexByte("0123456789abcdef", lower(b[at]))
+		if digits > 0 && value == int(c) && (digit < 0 || digit >= base) {
+			return at, false // without the semicolon
+		}
 		if digits++; digit < 0 || digit >= base || digits > longestDigits {
 			return 0, false
 		}
 		if value = value*base + digit; value > int(c) {
 			return 0, false
 		}
+	}
+	if digits > 0 && value == int(c) {
+		return at, true
 	}
 	return 0, true
 }

@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"bytes"
 	"errors"
 	"io"
 )
@@ -11,9 +12,9 @@ const blockBytes = 32 << 10
 // errMisplaced ends a request in whose body a placeholder was found.
 var errMisplaced = errors.New("a placeholder outside of its place")
 
-// stream is a body that passes a matcher. It holds back what may be the beginning
-// of a spelling until that is decided, and no more: memory does not grow with the
-// body. It is used by one goroutine, as every body is.
+// stream is a body that passes a matcher. It holds back as many bytes as a spelling
+// can have, or those behind the last line end: memory does not grow with the body,
+// and lines pass at once. It is used by one goroutine, as every body is.
 type stream struct {
 	source  io.ReadCloser
 	matcher *matcher
@@ -25,9 +26,10 @@ type stream struct {
 	atEnd func()
 
 	// buffer[from:settled] can be given out, buffer[settled:to] is held back.
-	buffer            []byte
-	from, settled, to int
-	err               error
+	buffer []byte
+	// Up to looked, what can be masked was.
+	from, settled, looked, to int
+	err                       error
 }
 
 // Read implements io.Reader.
@@ -56,7 +58,7 @@ func (s *stream) Read(p []byte) (int, error) {
 // fill reads behind what is held back, which it moves to the front.
 func (s *stream) fill() (int, error) {
 	s.to = copy(s.buffer, s.buffer[s.settled:s.to])
-	s.from, s.settled = 0, 0
+	s.from, s.settled, s.looked = 0, 0, max(s.looked-s.settled, 0)
 	if s.block == 0 {
 		s.block = blockBytes
 	}
@@ -73,8 +75,8 @@ func (s *stream) fill() (int, error) {
 // look decides about what was read. A body that breaks off is given out as far as
 // it came: it is decided like one that ends.
 func (s *stream) look(err error) {
-	rest := s.buffer[s.settled:s.to]
 	if s.refuse {
+		rest := s.buffer[s.settled:s.to]
 		start, length := s.matcher.find(rest, err != nil)
 		s.settled += start
 		if length > 0 {
@@ -82,7 +84,20 @@ func (s *stream) look(err error) {
 			s.to = s.settled
 		}
 	} else {
-		s.settled += s.matcher.redact(rest, err != nil)
+		fresh := s.buffer[s.looked:s.to]
+		s.looked += s.matcher.redact(fresh, err != nil)
+		due := s.to
+		if err == nil {
+			// Whatever it is: who saw that the beginning of a secret is held back, and
+			// other bytes are not, would learn the secret by guessing it byte by byte.
+			// No spelling has a line end in it, as no header has.
+			line := bytes.LastIndexByte(fresh, '\n') + 1
+			due = max(s.settled, s.to-s.matcher.longest+1)
+			if line > 0 {
+				due = max(due, s.to-len(fresh)+line)
+			}
+		}
+		s.settled = min(s.looked, due)
 	}
 	if err == nil || s.err != nil {
 		return

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/berm-dev/berm/egress"
+	"github.com/berm-dev/berm/egress/internal/address"
 	"github.com/berm-dev/berm/errdefs"
 )
 
@@ -128,7 +129,8 @@ func (d *Dialer) judge(addrs []netip.Addr, inward bool) (egress.Reason, error) {
 		return egress.ReasonSelf, fmt.Errorf("list the addresses of this machine: %w", err)
 	}
 	for _, a := range addrs {
-		if slices.ContainsFunc(own, func(o netip.Addr) bool { return o.WithZone("").Unmap() == a.Unmap() }) {
+		reached := address.Reached(a, d.DNS64...)
+		if slices.ContainsFunc(own, func(o netip.Addr) bool { return o.WithZone("").Unmap() == reached }) {
 			return egress.ReasonSelf, &deniedError{a, egress.ReasonSelf}
 		}
 	}

@@ -234,6 +234,19 @@ func TestI11(t *testing.T) {
 	}
 }
 
+// TestSelfBehindDNS64: this machine's own address is that also where DNS64 has
+// dressed it up.
+func TestSelfBehindDNS64(t *testing.T) {
+	t.Parallel()
+	n := &network{}
+	d := dialer(t, n, serve(t, zone(t, "api.example.com. 60 IN AAAA 64:ff9b::5db8:d822")))
+	d.DNS64 = []netip.Prefix{netip.MustParsePrefix("64:ff9b::/96")}
+	d.Self = func() ([]netip.Addr, error) { return []netip.Addr{netip.MustParseAddr("93.184.216.34")}, nil }
+	if _, reason, _ := dial(t, d, allowed(t, "api.example.com", 443)); reason != egress.ReasonSelf || n.seen() != "" {
+		t.Errorf("%q, dialled %q", reason, n.seen())
+	}
+}
+
 // TestSelfUnknown: who does not know its own addresses does not dial.
 func TestSelfUnknown(t *testing.T) {
 	t.Parallel()

@@ -96,6 +96,12 @@ func ParseRequest(head []byte, maxFields int) (*Request, *Fault) {
 	return req, nil
 }
 
+// CheckLine checks a method and a target that came without a request line, as they
+// do in HTTP/2, and are going to stand in one.
+func CheckLine(method, target string) *Fault {
+	return new(Request).line([]byte(method + " " + target + " HTTP/1.1"))
+}
+
 // line reads the request line: method, target and version.
 func (r *Request) line(line []byte) *Fault {
 	method, rest, ok := bytes.Cut(line, []byte(" "))

@@ -2,7 +2,6 @@ package drivertest
 
 import (
 	"errors"
-	"io/fs"
 	"net"
 	"net/http"
 	"net/url"
@@ -51,23 +50,7 @@ func (s *suite) gatedSandbox(t *testing.T, w *outsideWorld, policy *berm.Egress)
 		t.Skip("the backend declares no gate")
 	}
 	sb = create(t, s.open(t, w.configure(policy)), berm.CreateOptions{})
-	return sb, s.installed(t, sb)
-}
-
-// installed is install for behaviours that start many programs at once: where the
-// agent is a part of this process, a child that is just being made can hold the
-// new file open for writing, and to execute it is refused for as long.
-func (s *suite) installed(t *testing.T, sb *berm.Sandbox) string {
-	t.Helper()
-	payload := s.install(t, sb)
-	eventually(t, liveness, "the suite's program can be executed", func() bool {
-		_, err := sb.Exec(bounded(t), berm.Command{Args: []string{payload}})
-		if err != nil && !errors.Is(err, fs.ErrPermission) {
-			t.Fatal(err)
-		}
-		return err == nil
-	})
-	return payload
+	return sb, s.install(t, sb)
 }
 
 // egressUndeclared: where no gate is declared, a policy is refused before
@@ -184,7 +167,7 @@ func egressDenyAll(t *testing.T, s *suite) {
 	}
 	check()
 	named := create(t, s.open(t, func(c *berm.Config) { c.Network = driver.NetworkGated }), berm.CreateOptions{})
-	payload = s.installed(t, named)
+	payload = s.install(t, named)
 	res := exited(t, named, 0, berm.Command{Args: []string{payload, "get", "http://" + webPlace(w.web) + "/"}})
 	if status(res.Stdout) != http.StatusForbidden {
 		t.Errorf("network gated by name alone: %q", clip(res.Stdout))
@@ -297,7 +280,7 @@ func egressOwnPolicy(t *testing.T, s *suite) {
 	p := s.open(t, w.configure(&berm.Egress{}))
 	wide, narrow := create(t, p, berm.CreateOptions{Egress: w.policy(w.webRule())}), create(t, p, berm.CreateOptions{})
 	for sb, want := range map[*berm.Sandbox]int{wide: http.StatusOK, narrow: http.StatusForbidden} {
-		payload := s.installed(t, sb)
+		payload := s.install(t, sb)
 		res := exited(t, sb, 0, berm.Command{Args: []string{payload, "get", "http://" + webPlace(w.web) + "/"}})
 		if status(res.Stdout) != want {
 			t.Errorf("want %d: %q", want, clip(res.Stdout))

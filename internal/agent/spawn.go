@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"slices"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -98,11 +99,25 @@ func (s *spawner) close() {
 	}
 }
 
+// busyPatience bounds how long a program that is open for writing is waited for.
+const busyPatience = 100 * time.Millisecond
+
 // start runs the program with the three descriptors of stdio. The error is a
 // *startError.
 func (s *spawner) start(p program, in *start, stdio [3]int) (spawned, error) {
 	in.attr.Setsid = !defence.CommandSession.Off()
 	in.files = []uintptr{uintptr(stdio[0]), uintptr(stdio[1]), uintptr(stdio[2])}
+	out, err := s.try(p, in)
+	// A child that another start is just making holds what the agent has open until
+	// it executes, and so a program that was written a moment ago.
+	for wait := time.Millisecond; errors.Is(err, unix.ETXTBSY) && wait < busyPatience; wait *= 2 {
+		time.Sleep(wait)
+		out, err = s.try(p, in)
+	}
+	return out, err
+}
+
+func (s *spawner) try(p program, in *start) (spawned, error) {
 	if s.shim != nil {
 		return s.shim.start(s, p, in)
 	}

@@ -91,10 +91,9 @@ func (s *stream) look(err error) {
 			// Whatever it is: who saw that the beginning of a secret is held back, and
 			// other bytes are not, would learn the secret by guessing it byte by byte.
 			// No spelling has a line end in it, as no header has.
-			line := bytes.LastIndexByte(fresh, '\n') + 1
 			due = max(s.settled, s.to-s.matcher.longest+1)
-			if line > 0 {
-				due = max(due, s.to-len(fresh)+line)
+			if line := bytes.LastIndexByte(s.buffer[max(due, s.to-len(fresh)):s.to], '\n'); line >= 0 {
+				due = max(due, s.to-len(fresh)) + line + 1
 			}
 		}
 		s.settled = min(s.looked, due)

@@ -105,7 +105,7 @@ func egressRow(ctx context.Context, b *bench) (out []verdict, err error) {
 		judge func(name string, direct, ours *sample) verdict
 	}{
 		{"HTTP keep-alive", b.runs, burst, func(ctx context.Context, r *route) error { return r.get(ctx, r.transport, "http", w.http, 2) }, nil},
-		{"CONNECT keep-alive", b.runs, burst, func(ctx context.Context, r *route) error { return r.get(ctx, r.transport, "https", w.https, 2) }, added(targetTunnel)},
+		{"CONNECT keep-alive", b.runs, burst, func(ctx context.Context, r *route) error { return r.get(ctx, r.transport, "https", w.https, 2) }, nil},
 		{"new connection and TLS", b.runs * 3, 1, func(ctx context.Context, r *route) error {
 			fresh := r.transport.Clone()
 			defer fresh.CloseIdleConnections()

@@ -54,12 +54,16 @@ func run(ctx context.Context) (held bool, err error) {
 	flag.StringVar(&o.srt, "srt", "", "the sandbox runtime's `program`, as scripts/srt prints it")
 	flag.StringVar(&o.peers, "peers", "", "the `folder` with other proxies, as scripts/egress-peers prints it")
 	gates := flag.Bool("gate", false, "be the process of the gates that are measured; not for people")
+	client := flag.String("client", "", "be a client that is measured, as the `order` says; not for people")
 	flag.StringVar(&o.only, "only", "", "measure these `rows` only: "+strings.Join(rowNames(), ","))
 	flag.BoolVar(&o.json, "json", false, "print JSON")
 	flag.BoolVar(&o.single, "single", false, "measure as this caller only")
 	flag.Parse()
-	if *gates {
+	switch {
+	case *gates:
 		return true, serveGates(ctx)
+	case *client != "":
+		return true, beClient(ctx, *client)
 	}
 	if err := o.check(); err != nil {
 		return false, err

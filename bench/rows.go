@@ -27,7 +27,7 @@ func rows() []row {
 	return []row{
 		{"create", createRow}, {"srt", srtRow}, {"exec", execRow},
 		{"stdout", stdoutRow}, {"download", downloadRow}, {"upload", uploadRow},
-		{"egress", egressRow}, {"egress-memory", egressMemoryRow},
+		{"tunnel", tunnelRow}, {"egress", egressRow}, {"egress-memory", egressMemoryRow},
 		{"idle", idleRow}, {"tunnels", tunnelsRow}, {"burst", burstRow},
 	}
 }

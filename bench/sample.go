@@ -43,11 +43,13 @@ func (s *sample) rate(bytes int64) figure {
 func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
 // interleave runs all samples in turn, so that a machine whose speed drifts
-// treats them alike.
+// treats them alike, and begins with another one each time, so that none always
+// comes behind the same other.
 func interleave(ctx context.Context, runs int, samples ...*sample) error {
 	say := newProgress(samples[len(samples)-1].name, runs)
 	for i := range runs + warmups {
-		for _, s := range samples {
+		for k := range samples {
+			s := samples[(i+k)%len(samples)]
 			if err := ctx.Err(); err != nil {
 				return err
 			}

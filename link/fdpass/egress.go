@@ -14,6 +14,7 @@ import (
 
 	"github.com/berm-dev/berm/errdefs"
 	"github.com/berm-dev/berm/internal/defence"
+	"github.com/berm-dev/berm/link/internal/planes"
 )
 
 // Accept waits for a stream that the inside opened on the listener that it
@@ -31,7 +32,7 @@ func (l *Link) Accept(ctx context.Context) (net.Conn, error) {
 		case <-l.done:
 			return nil, l.closedError(op)
 		case <-ctx.Done():
-			return nil, contextError(ctx, op)
+			return nil, planes.ContextError(ctx, op)
 		}
 	}
 	if l.egress == nil {
@@ -46,7 +47,7 @@ func (l *Link) Accept(ctx context.Context) (net.Conn, error) {
 	case <-l.done:
 		return nil, l.closedError(op)
 	case <-ctx.Done():
-		return nil, contextError(ctx, op)
+		return nil, planes.ContextError(ctx, op)
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berm-dev/berm/internal/defence"
+	"github.com/berm-dev/berm/link/internal/planes"
 )
 
 const (
@@ -123,7 +124,7 @@ func (l *Link) send(ctx context.Context, tag byte, fd int) error {
 	case l.sending <- struct{}{}:
 		defer func() { <-l.sending }()
 	case <-timeout.Done():
-		return contextError(timeout, op)
+		return planes.ContextError(timeout, op)
 	}
 	if err := l.control.SetWriteDeadline(time.Time{}); err != nil {
 		return fmt.Errorf("use control socket: %w", err)
@@ -139,7 +140,7 @@ func (l *Link) send(ctx context.Context, tag byte, fd int) error {
 		<-woken
 	}
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		return contextError(timeout, op)
+		return planes.ContextError(timeout, op)
 	}
 	return err
 }
@@ -157,7 +158,7 @@ type limited struct{ *stream }
 // Read reads as much of a header as may come.
 func (l limited) Read(p []byte) (int, error) {
 	if l.room == 0 {
-		return 0, protocolError("read response", "the header is longer than %d bytes", maxHeaderBytes)
+		return 0, planes.Misbehaved("read response", "the header is longer than %d bytes", maxHeaderBytes)
 	}
 	if l.room > 0 {
 		p = p[:min(len(p), l.room)]

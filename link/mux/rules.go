@@ -2,6 +2,8 @@ package mux
 
 import (
 	"time"
+
+	"github.com/berm-dev/berm/link/internal/planes"
 )
 
 // What no honest peer comes near: frames that mean nothing, in a burst and per
@@ -72,15 +74,15 @@ func (g *guard) judge(f frame) error {
 	const op = "read frame"
 	switch {
 	case f.version != 0 || f.kind > frameGoAway:
-		return protocolError(op, "it is no frame")
+		return planes.Misbehaved(op, "it is no frame")
 	case f.flags&^(flagSYN|flagACK|flagFIN|flagRST) != 0:
-		return protocolError(op, "unknown flags %#x", f.flags)
+		return planes.Misbehaved(op, "unknown flags %#x", f.flags)
 	case f.kind == frameGoAway:
 		return nil
 	case f.kind == framePing:
 		return g.pointless("pings")
 	case f.id == 0:
-		return protocolError(op, "a frame of no stream")
+		return planes.Misbehaved(op, "a frame of no stream")
 	case f.flags&flagSYN != 0:
 		if err := g.opening(f); err != nil {
 			return err
@@ -100,7 +102,7 @@ func (g *guard) judge(f frame) error {
 		s.granted += int64(f.length)
 	}
 	if s.granted > s.sent+streamWindow-firstWindow {
-		return protocolError(op, "a window beyond %d bytes", streamWindow)
+		return planes.Misbehaved(op, "a window beyond %d bytes", streamWindow)
 	}
 	return nil
 }
@@ -108,7 +110,7 @@ func (g *guard) judge(f frame) error {
 // opening judges the first frame of a stream.
 func (g *guard) opening(f frame) error {
 	if (f.id%2 == 1) == g.host || g.flows[f.id] != nil {
-		return protocolError("read frame", "stream %d is not the peer's to open", f.id)
+		return planes.Misbehaved("read frame", "stream %d is not the peer's to open", f.id)
 	}
 	g.rules.met = max(g.rules.met, f.id)
 	g.flows[f.id] = &flow{}
@@ -126,7 +128,7 @@ func (g *guard) late(f frame) error {
 		highest = g.rules.opened
 	}
 	if f.id > highest {
-		return protocolError("read frame", "stream %d was never opened", f.id)
+		return planes.Misbehaved("read frame", "stream %d was never opened", f.id)
 	}
 	if f.kind == frameData && f.length > 0 {
 		g.rules.lateBytes -= int64(f.length)
@@ -134,7 +136,7 @@ func (g *guard) late(f frame) error {
 		g.rules.lateFrames--
 	}
 	if g.rules.lateBytes < 0 || g.rules.lateFrames < 0 {
-		return protocolError("read frame", "too much for streams that have ended")
+		return planes.Misbehaved("read frame", "too much for streams that have ended")
 	}
 	return nil
 }
@@ -146,7 +148,7 @@ func (g *guard) payload(s *flow, f frame) error {
 	}
 	s.received += int64(f.length)
 	if s.received > firstWindow+s.allowed {
-		return protocolError("read frame", "stream %d got more than its window", f.id)
+		return planes.Misbehaved("read frame", "stream %d got more than its window", f.id)
 	}
 	if f.length > 0 {
 		s.buffered += int64(f.length)
@@ -169,5 +171,5 @@ func (g *guard) pointless(what string) error {
 	if g.rules.pointless.take(time.Now()) {
 		return nil
 	}
-	return protocolError("read frame", "a flood of %s", what)
+	return planes.Misbehaved("read frame", "a flood of %s", what)
 }

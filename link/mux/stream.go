@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/libp2p/go-yamux/v5"
+
+	"github.com/berm-dev/berm/link/internal/planes"
 )
 
 // stuckGrace is how long a closed stream waits for those inside its calls. They
@@ -141,7 +143,7 @@ func (s *stream) Close() error {
 // bury tells the peer. That may block, until the session ends.
 func (s *stream) bury() {
 	stuck := time.AfterFunc(stuckGrace, func() {
-		s.trunk.end(lostError("close stream", errors.New("the peer takes nothing")))
+		s.trunk.end(planes.LostError("close stream", errors.New("the peer takes nothing")))
 	})
 	s.users.Wait()
 	stuck.Stop()
@@ -278,6 +280,6 @@ func (t *trunk) dial(ctx context.Context, release func()) (*stream, error) {
 		}
 		return p.stream, p.err
 	case <-ctx.Done():
-		return nil, contextError(ctx, op)
+		return nil, planes.ContextError(ctx, op)
 	}
 }

@@ -65,7 +65,7 @@ var linkRows = [...]Entry{
 		Proofs: []Proof{{"link/fdpass", "TestAcceptOnBlockingSocket", Any}}, Hangs: true,
 	},
 	{
-		Name: LinkGuestQueue, Where: "link/internal/planes/listener.go",
+		Name: LinkGuestQueue, Where: "link/fdpass/guest.go",
 		Keeps:  "streams that nobody takes",
 		Proofs: []Proof{{"link/fdpass", "TestGuestQueue", Any}},
 	},

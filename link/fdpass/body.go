@@ -12,7 +12,6 @@ import (
 
 	"github.com/berm-dev/berm/errdefs"
 	"github.com/berm-dev/berm/internal/defence"
-	"github.com/berm-dev/berm/link/internal/planes"
 )
 
 // errAbandoned ends an upload whose request is over. It is never seen outside.
@@ -192,7 +191,7 @@ func (u upgraded) Read(p []byte) (int, error) {
 func (r *request) upgrade(req *http.Request, resp *http.Response) (*http.Response, error) {
 	if (r.upload != nil || req.Header.Get("Upgrade") == "") && !defence.LinkUnaskedUpgrade.Off() {
 		r.finish(false)
-		return nil, planes.Misbehaved(opRoundTrip, "the agent switched protocols without being asked")
+		return nil, protocolError(opRoundTrip, "the agent switched protocols without being asked")
 	}
 	detached := r.link.begin(func() {
 		r.stream.detached = true
@@ -205,7 +204,7 @@ func (r *request) upgrade(req *http.Request, resp *http.Response) (*http.Respons
 	if !r.disarm() {
 		// The watch closes the stream, which gives the slot back.
 		<-r.cancelled
-		return nil, planes.ContextError(r.parent, opRoundTrip)
+		return nil, contextError(r.parent, opRoundTrip)
 	}
 	resp.Body = upgraded{r.stream}
 	return resp, nil

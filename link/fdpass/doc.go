@@ -15,12 +15,12 @@
 package fdpass
 
 import (
+	"fmt"
 	"os"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/berm-dev/berm/errdefs"
-	"github.com/berm-dev/berm/link/internal/planes"
 )
 
 // Pair makes a control socket. Both ends are close-on-exec; the caller gives
@@ -41,8 +41,13 @@ func wrapSystem(op string, err error) error {
 	case exhausted(err):
 		return errdefs.Wrap(errdefs.Exhausted, op, err)
 	case lost(err):
-		return planes.LostError(op, err)
+		return lostError(op, err)
 	default:
 		return errdefs.Wrap(errdefs.Internal, op, err)
 	}
+}
+
+// protocolError says how the peer broke the protocol.
+func protocolError(op, format string, args ...any) error {
+	return errdefs.New(errdefs.Protocol, op, fmt.Sprintf(format, args...))
 }

@@ -14,7 +14,6 @@ import (
 
 	"github.com/berm-dev/berm/errdefs"
 	"github.com/berm-dev/berm/internal/defence"
-	"github.com/berm-dev/berm/link/internal/planes"
 )
 
 // Accept waits for a stream that the inside opened on the listener that it
@@ -32,7 +31,7 @@ func (l *Link) Accept(ctx context.Context) (net.Conn, error) {
 		case <-l.done:
 			return nil, l.closedError(op)
 		case <-ctx.Done():
-			return nil, planes.ContextError(ctx, op)
+			return nil, contextError(ctx, op)
 		}
 	}
 	if l.egress == nil {
@@ -47,7 +46,7 @@ func (l *Link) Accept(ctx context.Context) (net.Conn, error) {
 	case <-l.done:
 		return nil, l.closedError(op)
 	case <-ctx.Done():
-		return nil, planes.ContextError(ctx, op)
+		return nil, contextError(ctx, op)
 	}
 }
 

@@ -1,10 +1,13 @@
 package fdpass
 
 import (
+	"context"
 	"errors"
 	"io"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/berm-dev/berm/errdefs"
 )
 
 // exhausted tells whether err says that descriptors or memory are used up. The
@@ -26,4 +29,22 @@ func lost(err error) bool {
 		}
 	}
 	return false
+}
+
+// contextError gives the error of a context that is done a kind, and stays
+// recognisable as the context's own.
+func contextError(ctx context.Context, op string) error {
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return &errdefs.Error{Kind: errdefs.Timeout, Op: op, Err: ctx.Err()}
+	}
+	return &errdefs.Error{Kind: errdefs.Cancelled, Op: op, Err: ctx.Err()}
+}
+
+// lostError is a TransportLost error. It never matches io.EOF, which a reader
+// of a body would take for the body's end.
+func lostError(op string, err error) error {
+	if errors.Is(err, io.EOF) {
+		err = io.ErrUnexpectedEOF
+	}
+	return errdefs.Wrap(errdefs.TransportLost, op, err)
 }

@@ -11,7 +11,7 @@ import (
 
 	"github.com/berm-dev/berm/errdefs"
 	"github.com/berm-dev/berm/internal/boot"
-	"github.com/berm-dev/berm/link/internal/planes"
+	"github.com/berm-dev/berm/internal/defence"
 )
 
 // helloTimeout bounds how long the hello waits for room; a fresh socket has it.
@@ -21,8 +21,8 @@ const helloTimeout = 10 * time.Second
 // concurrently.
 type GuestSide struct {
 	conn    *net.UnixConn
-	data    *planes.Listener
-	control *planes.Listener
+	data    *planeListener
+	control *planeListener
 	greet   sync.Once
 	// done is closed when the receiving goroutine has returned, after which err
 	// does not change.
@@ -45,7 +45,7 @@ func Guest(control *os.File) (*GuestSide, []byte, []*os.File, error) {
 	p, err := receive(conn, 1+boot.MaxBytes, maxFiles)
 	if err != nil {
 		if lost(err) {
-			err = planes.LostError(op, err)
+			err = lostError(op, err)
 		}
 		_ = conn.Close()
 		return nil, nil, nil, errdefs.Wrap(errdefs.Protocol, op, err)
@@ -62,8 +62,8 @@ func Guest(control *os.File) (*GuestSide, []byte, []*os.File, error) {
 	}
 	g := &GuestSide{
 		conn:    conn,
-		data:    planes.NewListener(planeAddr("data"), queueLimit),
-		control: planes.NewListener(planeAddr("control"), queueLimit),
+		data:    newPlaneListener("data"),
+		control: newPlaneListener("control"),
 		done:    make(chan struct{}),
 	}
 	go g.receive()
@@ -163,7 +163,7 @@ func (g *GuestSide) receiveStream() error {
 	}
 	if err := checkStream(fd); err != nil {
 		p.drop()
-		return planes.Misbehaved("read stream packet", "%v", err)
+		return protocolError("read stream packet", "%v", err)
 	}
 	conn, err := openConn(fd, "stream")
 	if err != nil {
@@ -171,9 +171,9 @@ func (g *GuestSide) receiveStream() error {
 		return nil //nolint:nilerr // refuses one stream, not the link
 	}
 	if tag == tagControl {
-		g.control.Push(conn)
+		g.control.push(conn)
 	} else {
-		g.data.Push(conn)
+		g.data.push(conn)
 	}
 	return nil
 }
@@ -182,7 +182,84 @@ func (g *GuestSide) receiveStream() error {
 // that a host sends by default before it has answers.
 const queueLimit = 1024
 
-// planeAddr names a plane.
+// planeListener gives a plane's streams to an http.Server.
+type planeListener struct {
+	name  string
+	queue chan net.Conn
+	done  chan struct{}
+	close sync.Once
+	// mu is held while a stream is put into the queue, so that none is put there
+	// after Close has emptied it.
+	mu     sync.Mutex
+	closed bool
+}
+
+var _ net.Listener = (*planeListener)(nil)
+
+func newPlaneListener(name string) *planeListener {
+	return &planeListener{name: name, queue: make(chan net.Conn, queueLimit), done: make(chan struct{})}
+}
+
+// push queues a stream; where the queue is full, or closed, the stream ends.
+func (p *planeListener) push(conn net.Conn) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.closed {
+		select {
+		case p.queue <- conn:
+			return
+		default:
+			if defence.LinkGuestQueue.Off() {
+				go p.wait(conn)
+				return
+			}
+		}
+	}
+	_ = conn.Close()
+}
+
+// wait is push without a bound.
+func (p *planeListener) wait(conn net.Conn) {
+	select {
+	case p.queue <- conn:
+	case <-p.done:
+		_ = conn.Close()
+	}
+}
+
+// Accept waits for the plane's next stream.
+func (p *planeListener) Accept() (net.Conn, error) {
+	select {
+	case conn := <-p.queue:
+		return conn, nil
+	case <-p.done:
+		return nil, errdefs.New(errdefs.Closed, "accept", "the link has ended")
+	}
+}
+
+// Close ends the listener and resets what nobody accepted. A second call
+// returns nil.
+func (p *planeListener) Close() error {
+	p.close.Do(func() {
+		p.mu.Lock()
+		p.closed = true
+		p.mu.Unlock()
+		close(p.done)
+		for {
+			select {
+			case conn := <-p.queue:
+				_ = conn.Close()
+			default:
+				return
+			}
+		}
+	})
+	return nil
+}
+
+// Addr names the plane.
+func (p *planeListener) Addr() net.Addr { return planeAddr(p.name) }
+
 type planeAddr string
 
 // Network and String are those of net.Addr.

@@ -13,7 +13,6 @@ import (
 	"github.com/berm-dev/berm/internal/boot"
 	"github.com/berm-dev/berm/internal/defence"
 	"github.com/berm-dev/berm/link"
-	"github.com/berm-dev/berm/link/internal/planes"
 )
 
 // Options tunes the host's side. The zero value is good.
@@ -135,7 +134,7 @@ func (l *Link) Ready(ctx context.Context) error {
 	case <-l.done:
 		return l.endError("wait for the agent")
 	case <-ctx.Done():
-		return planes.ContextError(ctx, "wait for the agent")
+		return contextError(ctx, "wait for the agent")
 	}
 }
 
@@ -171,7 +170,7 @@ func (l *Link) listen() error {
 	const op = "read control socket"
 	hello, err := receive(l.control, 1, 2)
 	if lost(err) {
-		return planes.LostError(op, err)
+		return lostError(op, err)
 	} else if err != nil {
 		return errdefs.Wrap(errdefs.Protocol, op, err)
 	}
@@ -199,9 +198,9 @@ func (l *Link) listen() error {
 		_, err = l.control.Read(one[:])
 	}
 	if err != nil {
-		return planes.LostError(op, err)
+		return lostError(op, err)
 	}
-	return planes.Misbehaved(op, "the guest sent a packet after its hello")
+	return protocolError(op, "the guest sent a packet after its hello")
 }
 
 // begin runs enter under the lock, unless the link has ended.

@@ -11,7 +11,6 @@ import (
 
 	"github.com/berm-dev/berm/internal/boot"
 	"github.com/berm-dev/berm/internal/defence"
-	"github.com/berm-dev/berm/link/internal/planes"
 )
 
 // The first byte of each packet says what it is.
@@ -112,11 +111,11 @@ func (p *packet) bootPayload() ([]byte, error) {
 	switch {
 	case defence.LinkBootPacket.Off() && len(p.data) > 0:
 	case p.short || len(p.data) > 1+boot.MaxBytes:
-		return nil, planes.Misbehaved("read boot packet", "more than %d bytes", boot.MaxBytes)
+		return nil, protocolError("read boot packet", "more than %d bytes", boot.MaxBytes)
 	case p.starved || len(p.fds) > maxFiles:
-		return nil, planes.Misbehaved("read boot packet", "more than %d descriptors", maxFiles)
+		return nil, protocolError("read boot packet", "more than %d descriptors", maxFiles)
 	case len(p.data) < 1 || p.data[0] != tagBoot:
-		return nil, planes.Misbehaved("read boot packet", "the first packet is of another type")
+		return nil, protocolError("read boot packet", "the first packet is of another type")
 	}
 	return p.data[1:], nil
 }
@@ -125,9 +124,9 @@ func (p *packet) bootPayload() ([]byte, error) {
 func (p *packet) helloListener() (int, error) {
 	switch {
 	case (p.short || len(p.data) != 1 || p.data[0] != tagHello) && !defence.LinkHello.Off():
-		return -1, planes.Misbehaved("read hello", "the first packet is not a hello")
+		return -1, protocolError("read hello", "the first packet is not a hello")
 	case (p.starved || len(p.fds) > 1) && !defence.LinkHelloDescriptors.Off():
-		return -1, planes.Misbehaved("read hello", "more than one descriptor")
+		return -1, protocolError("read hello", "more than one descriptor")
 	case len(p.fds) == 0:
 		return -1, nil
 	}
@@ -140,13 +139,13 @@ func (p *packet) helloListener() (int, error) {
 func (p *packet) stream() (tag byte, fd int, err error) {
 	known := len(p.data) == 1 && !p.short && (p.data[0] == tagData || p.data[0] == tagControl)
 	if !known && (!defence.LinkStreamPacket.Off() || len(p.data) == 0) {
-		return 0, -1, planes.Misbehaved("read stream packet", "neither a data nor a control stream")
+		return 0, -1, protocolError("read stream packet", "neither a data nor a control stream")
 	}
 	switch {
 	case len(p.fds) == 0 && p.starved:
 		return p.data[0], -1, nil
 	case (len(p.fds) != 1 || p.starved) && (!defence.LinkStreamDescriptors.Off() || len(p.fds) == 0):
-		return 0, -1, planes.Misbehaved("read stream packet", "not exactly one descriptor")
+		return 0, -1, protocolError("read stream packet", "not exactly one descriptor")
 	}
 	return p.data[0], p.fds[0], nil
 }

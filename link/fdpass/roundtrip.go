@@ -4,15 +4,16 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptrace"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/berm-dev/berm/errdefs"
 	"github.com/berm-dev/berm/internal/defence"
 	"github.com/berm-dev/berm/link"
-	"github.com/berm-dev/berm/link/internal/planes"
 )
 
 const (
@@ -77,7 +78,7 @@ func (l *Link) RoundTrip(req *http.Request) (*http.Response, error) {
 	case resp.ContentLength < 0 && len(resp.TransferEncoding) == 0 && !defence.LinkBodyLength.Off():
 		// Such a body ends with its stream, as a lost one does.
 		r.finish(false)
-		return nil, planes.Misbehaved(opRoundTrip, "the agent answered with a body of no stated length")
+		return nil, protocolError(opRoundTrip, "the agent answered with a body of no stated length")
 	default:
 		resp.Body = &responseBody{inner: resp.Body, request: r}
 	}
@@ -96,14 +97,14 @@ func (l *Link) enter(req *http.Request) (*request, error) {
 		return nil, err
 	}
 	if parent.Err() != nil {
-		return nil, planes.ContextError(parent, opRoundTrip)
+		return nil, contextError(parent, opRoundTrip)
 	}
 	select {
 	case p.slots <- struct{}{}:
 	case <-l.done:
 		return nil, l.endError(opRoundTrip)
 	case <-parent.Done():
-		return nil, planes.ContextError(parent, opRoundTrip)
+		return nil, contextError(parent, opRoundTrip)
 	}
 	if !l.begin(func() { l.work.Add(1) }) {
 		<-p.slots
@@ -119,16 +120,19 @@ func (l *Link) enter(req *http.Request) (*request, error) {
 	return r, nil
 }
 
-// planeOf picks the plane that a request is for.
+// planeOf picks the plane; only the two exact names exist.
 func (l *Link) planeOf(req *http.Request) (*plane, error) {
-	host, err := planes.Of(opRoundTrip, req)
 	switch {
-	case err != nil:
-		return nil, err
-	case host == link.ControlHost:
+	case req.URL == nil || req.URL.Scheme != "http":
+		return nil, errdefs.New(errdefs.Invalid, opRoundTrip, "the URL's scheme is not http")
+	case strings.Trim(req.Method, "ABCDEFGHIJKLMNOPQRSTUVWXYZ") != "":
+		return nil, errdefs.New(errdefs.Invalid, opRoundTrip, fmt.Sprintf("the method %q is not one", req.Method))
+	case req.URL.Host == link.DataHost:
+		return l.data, nil
+	case req.URL.Host == link.ControlHost:
 		return l.admin, nil
 	}
-	return l.data, nil
+	return nil, errdefs.New(errdefs.Invalid, opRoundTrip, fmt.Sprintf("the URL's host %q is not a plane", req.URL.Host))
 }
 
 // watch closes the stream when the context ends, which wakes whoever uses it.
@@ -165,7 +169,7 @@ func (r *request) exchange(req *http.Request) (*http.Response, error) {
 			return resp, nil
 		}
 	}
-	return nil, planes.Misbehaved(opRoundTrip, "more than %d informational answers", maxInformational)
+	return nil, protocolError(opRoundTrip, "more than %d informational answers", maxInformational)
 }
 
 // send sends a small request in one write. A body that may block, or is large,
@@ -223,7 +227,7 @@ func (r *request) finish(keep bool) {
 // explain gives an error of the exchange, or of the response's body, its kind.
 func (r *request) explain(err error) error {
 	if r.parent.Err() != nil {
-		return planes.ContextError(r.parent, opRoundTrip)
+		return contextError(r.parent, opRoundTrip)
 	}
 	if ended := r.link.endError(opRoundTrip); ended != nil {
 		return ended
@@ -238,7 +242,7 @@ func (r *request) explain(err error) error {
 	case errors.As(err, &known):
 		return known
 	case r.stream.broken.Load() || lost(err):
-		return planes.LostError(opRoundTrip, err)
+		return lostError(opRoundTrip, err)
 	}
 	return errdefs.Wrap(errdefs.Protocol, opRoundTrip, err)
 }

@@ -16,7 +16,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/berm-dev/berm/internal/defence"
-	"github.com/berm-dev/berm/link/internal/planes"
 )
 
 const (
@@ -124,7 +123,7 @@ func (l *Link) send(ctx context.Context, tag byte, fd int) error {
 	case l.sending <- struct{}{}:
 		defer func() { <-l.sending }()
 	case <-timeout.Done():
-		return planes.ContextError(timeout, op)
+		return contextError(timeout, op)
 	}
 	if err := l.control.SetWriteDeadline(time.Time{}); err != nil {
 		return fmt.Errorf("use control socket: %w", err)
@@ -140,7 +139,7 @@ func (l *Link) send(ctx context.Context, tag byte, fd int) error {
 		<-woken
 	}
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		return planes.ContextError(timeout, op)
+		return contextError(timeout, op)
 	}
 	return err
 }
@@ -158,7 +157,7 @@ type limited struct{ *stream }
 // Read reads as much of a header as may come.
 func (l limited) Read(p []byte) (int, error) {
 	if l.room == 0 {
-		return 0, planes.Misbehaved("read response", "the header is longer than %d bytes", maxHeaderBytes)
+		return 0, protocolError("read response", "the header is longer than %d bytes", maxHeaderBytes)
 	}
 	if l.room > 0 {
 		p = p[:min(len(p), l.room)]

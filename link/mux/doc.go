@@ -15,10 +15,14 @@
 package mux
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"io"
 
 	"github.com/libp2p/go-yamux/v5"
+
+	"github.com/berm-dev/berm/errdefs"
 )
 
 // The first byte of a stream names its plane.
@@ -28,6 +32,21 @@ const (
 	tagEgress  = 'e'
 )
 
+// protocolError says how the peer broke the protocol.
+func protocolError(op, format string, args ...any) error {
+	return errdefs.New(errdefs.Protocol, op, fmt.Sprintf(format, args...))
+}
+
+// contextError gives the error of a context that is done a kind, and stays
+// recognisable as the context's own.
+func contextError(ctx context.Context, op string) error {
+	kind := errdefs.Cancelled
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		kind = errdefs.Timeout
+	}
+	return &errdefs.Error{Kind: kind, Op: op, Err: ctx.Err()}
+}
+
 // lost tells whether err says that the other end of a stream is gone.
 func lost(err error) bool {
 	for _, gone := range []error{io.EOF, io.ErrUnexpectedEOF, yamux.ErrStreamReset, yamux.ErrStreamClosed, yamux.ErrSessionShutdown} {
@@ -36,4 +55,13 @@ func lost(err error) bool {
 		}
 	}
 	return false
+}
+
+// lostError is a TransportLost error. It never matches io.EOF, which a reader
+// of a body would take for the body's end.
+func lostError(op string, err error) error {
+	if errors.Is(err, io.EOF) {
+		err = io.ErrUnexpectedEOF
+	}
+	return errdefs.Wrap(errdefs.TransportLost, op, err)
 }

@@ -12,7 +12,6 @@ import (
 	"github.com/libp2p/go-yamux/v5"
 
 	"github.com/berm-dev/berm/errdefs"
-	"github.com/berm-dev/berm/link/internal/planes"
 )
 
 // GuestConfig tunes the guest's side. The zero value is good.
@@ -40,8 +39,8 @@ const (
 type GuestSide struct {
 	*trunk
 	config  GuestConfig
-	data    *planes.Listener
-	control *planes.Listener
+	data    *planeListener
+	control *planeListener
 	greet   sync.Once
 }
 
@@ -74,7 +73,7 @@ func Serve(ctx context.Context, conn io.ReadWriteCloser, config GuestConfig) (*G
 	}
 	return &GuestSide{
 		trunk: newTrunk(conn, false), config: config,
-		data: planes.NewListener(addr("data"), defaultGuestStreams), control: planes.NewListener(addr("control"), defaultGuestStreams),
+		data: newPlaneListener("data"), control: newPlaneListener("control"),
 	}, payload, nil
 }
 
@@ -102,7 +101,7 @@ func (g *GuestSide) start(op string, egress *os.File) error {
 	_, err := g.guard.conn.Write(hello)
 	var session *yamux.Session
 	if err != nil {
-		err = planes.LostError(op, err)
+		err = lostError(op, err)
 	} else {
 		session, err = g.open(uint32(g.config.MaxStreams), g.config.WriteTimeout)
 	}
@@ -170,11 +169,11 @@ func (g *GuestSide) sort(s *stream) {
 	}
 	switch tag {
 	case tagData:
-		g.data.Push(s)
+		g.data.push(s)
 	case tagControl:
-		g.control.Push(s)
+		g.control.push(s)
 	default:
-		g.end(planes.Misbehaved("receive stream", "the host opened a stream with tag %q", tag))
+		g.end(protocolError("receive stream", "the host opened a stream with tag %q", tag))
 	}
 }
 
@@ -279,3 +278,68 @@ func pump(to, from net.Conn) {
 
 // onlyReader hides WriteTo.
 type onlyReader struct{ io.Reader }
+
+// planeListener gives a plane's streams to an http.Server.
+type planeListener struct {
+	name  addr
+	queue chan net.Conn
+	done  chan struct{}
+	close sync.Once
+	// mu is held while a stream is put into the queue, so that none is put there
+	// after Close has emptied it.
+	mu     sync.Mutex
+	closed bool
+}
+
+var _ net.Listener = (*planeListener)(nil)
+
+func newPlaneListener(name addr) *planeListener {
+	return &planeListener{name: name, queue: make(chan net.Conn, defaultGuestStreams), done: make(chan struct{})}
+}
+
+// push queues a stream; where the queue is full, or closed, the stream ends.
+func (p *planeListener) push(conn net.Conn) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.closed {
+		select {
+		case p.queue <- conn:
+			return
+		default:
+		}
+	}
+	_ = conn.Close()
+}
+
+// Accept waits for the plane's next stream.
+func (p *planeListener) Accept() (net.Conn, error) {
+	select {
+	case conn := <-p.queue:
+		return conn, nil
+	case <-p.done:
+		return nil, errdefs.New(errdefs.Closed, "accept", "the link has ended")
+	}
+}
+
+// Close ends the listener and resets what nobody accepted. A second call
+// returns nil.
+func (p *planeListener) Close() error {
+	p.close.Do(func() {
+		p.mu.Lock()
+		p.closed = true
+		p.mu.Unlock()
+		close(p.done)
+		for {
+			select {
+			case conn := <-p.queue:
+				_ = conn.Close()
+			default:
+				return
+			}
+		}
+	})
+	return nil
+}
+
+// Addr names the plane.
+func (p *planeListener) Addr() net.Addr { return p.name }

@@ -9,7 +9,6 @@ import (
 	"github.com/berm-dev/berm/errdefs"
 	"github.com/berm-dev/berm/internal/boot"
 	"github.com/berm-dev/berm/link"
-	"github.com/berm-dev/berm/link/internal/planes"
 )
 
 // Config tunes the host's side. The zero value is a link without egress.
@@ -104,7 +103,7 @@ func (l *Link) serve() error {
 		return l.why(op, err)
 	}
 	if hello[0] != helloPlain && hello[0] != helloEgress {
-		return planes.Misbehaved(op, "the first byte is no hello")
+		return protocolError(op, "the first byte is no hello")
 	}
 	l.egress = l.config.Egress && hello[0] == helloEgress
 	incoming := 0
@@ -147,7 +146,7 @@ func (l *Link) offer(s *stream) {
 		return
 	}
 	if tag != tagEgress {
-		l.end(planes.Misbehaved("accept", "the guest opened a stream with tag %q", tag))
+		l.end(protocolError("accept", "the guest opened a stream with tag %q", tag))
 		return
 	}
 	select {
@@ -169,7 +168,7 @@ func (l *Link) Ready(ctx context.Context) error {
 	case <-l.done:
 		return l.endError(op)
 	case <-ctx.Done():
-		return planes.ContextError(ctx, op)
+		return contextError(ctx, op)
 	}
 }
 
@@ -187,7 +186,7 @@ func (l *Link) Accept(ctx context.Context) (net.Conn, error) {
 		case <-l.done:
 			return nil, l.closedError(op)
 		case <-ctx.Done():
-			return nil, planes.ContextError(ctx, op)
+			return nil, contextError(ctx, op)
 		}
 	}
 	switch {
@@ -202,7 +201,7 @@ func (l *Link) Accept(ctx context.Context) (net.Conn, error) {
 	case <-l.done:
 		return nil, l.closedError(op)
 	case <-ctx.Done():
-		return nil, planes.ContextError(ctx, op)
+		return nil, contextError(ctx, op)
 	}
 }
 

@@ -14,7 +14,6 @@ import (
 
 	"github.com/berm-dev/berm/errdefs"
 	"github.com/berm-dev/berm/internal/boot"
-	"github.com/berm-dev/berm/link/internal/planes"
 )
 
 const (
@@ -54,7 +53,7 @@ func shake(ctx context.Context, conn io.ReadWriteCloser, timeout time.Duration, 
 	err := f(limited)
 	if !stop() {
 		<-closed
-		return planes.ContextError(limited, opPreface)
+		return contextError(limited, opPreface)
 	}
 	var known *errdefs.Error
 	switch {
@@ -63,7 +62,7 @@ func shake(ctx context.Context, conn io.ReadWriteCloser, timeout time.Duration, 
 	case errors.As(err, &known):
 		return err
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, io.ErrClosedPipe), errors.Is(err, net.ErrClosed):
-		return planes.LostError(opPreface, err)
+		return lostError(opPreface, err)
 	}
 	return errdefs.Wrap(errdefs.TransportLost, opPreface, err)
 }
@@ -76,7 +75,7 @@ type budgeted struct {
 
 func (b *budgeted) Read(p []byte) (int, error) {
 	if b.reads <= 0 {
-		return 0, planes.Misbehaved(opPreface, "the peer sent more than %d bytes", maxDiscard)
+		return 0, protocolError(opPreface, "the peer sent more than %d bytes", maxDiscard)
 	}
 	n, err := b.conn.Read(p[:min(len(p), b.reads)])
 	b.reads -= n
@@ -118,7 +117,7 @@ func seek(conn io.Reader, magic string) error {
 			return nil
 		}
 	}
-	return planes.Misbehaved(opPreface, "no preface within %d bytes", maxDiscard)
+	return protocolError(opPreface, "no preface within %d bytes", maxDiscard)
 }
 
 // proof binds a side to both nonces, and to the key. Without a key it still
@@ -190,7 +189,7 @@ func greetHost(conn io.ReadWriter, key []byte) ([]byte, error) {
 	size := head[sha256.Size:]
 	n := binary.BigEndian.Uint32(size)
 	if n > boot.MaxBytes {
-		return nil, planes.Misbehaved(opPreface, "a boot payload of %d bytes", n)
+		return nil, protocolError(opPreface, "a boot payload of %d bytes", n)
 	}
 	payload := make([]byte, n)
 	if _, err := io.ReadFull(conn, payload); err != nil {

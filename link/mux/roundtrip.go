@@ -5,14 +5,15 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptrace"
+	"strings"
 	"sync"
 
 	"github.com/berm-dev/berm/errdefs"
 	"github.com/berm-dev/berm/link"
-	"github.com/berm-dev/berm/link/internal/planes"
 )
 
 const (
@@ -81,7 +82,7 @@ func (l *Link) RoundTrip(req *http.Request) (*http.Response, error) {
 	case resp.ContentLength < 0 && len(resp.TransferEncoding) == 0:
 		// Such a body ends with its stream, as a lost one does.
 		r.finish()
-		return nil, planes.Misbehaved(opRoundTrip, "the agent answered with a body of no stated length")
+		return nil, protocolError(opRoundTrip, "the agent answered with a body of no stated length")
 	default:
 		resp.Body = &responseBody{inner: resp.Body, request: r}
 	}
@@ -100,14 +101,14 @@ func (l *Link) enter(req *http.Request) (*request, error) {
 		return nil, err
 	}
 	if parent.Err() != nil {
-		return nil, planes.ContextError(parent, opRoundTrip)
+		return nil, contextError(parent, opRoundTrip)
 	}
 	select {
 	case p.slots <- struct{}{}:
 	case <-l.done:
 		return nil, l.endError(opRoundTrip)
 	case <-parent.Done():
-		return nil, planes.ContextError(parent, opRoundTrip)
+		return nil, contextError(parent, opRoundTrip)
 	}
 	if !l.begin(func() { l.work.Add(1) }) {
 		<-p.slots
@@ -125,16 +126,19 @@ func (l *Link) enter(req *http.Request) (*request, error) {
 	return r, nil
 }
 
-// planeOf picks the plane that a request is for.
+// planeOf picks the plane; only the two exact names exist.
 func (l *Link) planeOf(req *http.Request) (*plane, error) {
-	host, err := planes.Of(opRoundTrip, req)
 	switch {
-	case err != nil:
-		return nil, err
-	case host == link.ControlHost:
+	case req.URL == nil || req.URL.Scheme != "http":
+		return nil, errdefs.New(errdefs.Invalid, opRoundTrip, "the URL's scheme is not http")
+	case strings.Trim(req.Method, "ABCDEFGHIJKLMNOPQRSTUVWXYZ") != "":
+		return nil, errdefs.New(errdefs.Invalid, opRoundTrip, fmt.Sprintf("the method %q is not one", req.Method))
+	case req.URL.Host == link.DataHost:
+		return l.data, nil
+	case req.URL.Host == link.ControlHost:
 		return l.admin, nil
 	}
-	return l.data, nil
+	return nil, errdefs.New(errdefs.Invalid, opRoundTrip, fmt.Sprintf("the URL's host %q is not a plane", req.URL.Host))
 }
 
 // exchange sends the request and reads the response up to its body.
@@ -156,7 +160,7 @@ func (r *request) exchange(req *http.Request) (*http.Response, error) {
 			return resp, nil
 		}
 	}
-	return nil, planes.Misbehaved(opRoundTrip, "more than %d informational answers", maxInformational)
+	return nil, protocolError(opRoundTrip, "more than %d informational answers", maxInformational)
 }
 
 // send sends a small request in one write. A body that may block, or is large,
@@ -199,11 +203,11 @@ func (r *request) finish() {
 func (r *request) upgrade(req *http.Request, resp *http.Response) (*http.Response, error) {
 	if r.upload != nil || req.Header.Get("Upgrade") == "" {
 		r.finish()
-		return nil, planes.Misbehaved(opRoundTrip, "the agent switched protocols without being asked")
+		return nil, protocolError(opRoundTrip, "the agent switched protocols without being asked")
 	}
 	if !r.disarm() {
 		// The watch over the context closes the stream.
-		return nil, planes.ContextError(r.parent, opRoundTrip)
+		return nil, contextError(r.parent, opRoundTrip)
 	}
 	resp.Body = upgraded{r.stream, r.response.buffered}
 	return resp, nil
@@ -212,7 +216,7 @@ func (r *request) upgrade(req *http.Request, resp *http.Response) (*http.Respons
 // explain gives an error of the exchange, or of the response's body, its kind.
 func (r *request) explain(err error) error {
 	if r.parent.Err() != nil {
-		return planes.ContextError(r.parent, opRoundTrip)
+		return contextError(r.parent, opRoundTrip)
 	}
 	if ended := r.link.endError(opRoundTrip); ended != nil {
 		return ended
@@ -227,7 +231,7 @@ func (r *request) explain(err error) error {
 	case errors.As(err, &known):
 		return known
 	case lost(err) || r.stream != nil && r.stream.isBroken():
-		return planes.LostError(opRoundTrip, err)
+		return lostError(opRoundTrip, err)
 	}
 	return errdefs.Wrap(errdefs.Protocol, opRoundTrip, err)
 }
@@ -248,7 +252,7 @@ var _ io.Reader = (*limited)(nil)
 // Read reads as much of a header as may come.
 func (l *limited) Read(p []byte) (int, error) {
 	if l.room == 0 {
-		return 0, planes.Misbehaved("read response", "the header is longer than %d bytes", maxHeaderBytes)
+		return 0, protocolError("read response", "the header is longer than %d bytes", maxHeaderBytes)
 	}
 	if l.room > 0 {
 		p = p[:min(len(p), l.room)]

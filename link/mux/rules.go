@@ -2,8 +2,6 @@ package mux
 
 import (
 	"time"
-
-	"github.com/berm-dev/berm/link/internal/planes"
 )
 
 // What no honest peer comes near: frames that mean nothing, in a burst and per
@@ -74,15 +72,15 @@ func (g *guard) judge(f frame) error {
 	const op = "read frame"
 	switch {
 	case f.version != 0 || f.kind > frameGoAway:
-		return planes.Misbehaved(op, "it is no frame")
+		return protocolError(op, "it is no frame")
 	case f.flags&^(flagSYN|flagACK|flagFIN|flagRST) != 0:
-		return planes.Misbehaved(op, "unknown flags %#x", f.flags)
+		return protocolError(op, "unknown flags %#x", f.flags)
 	case f.kind == frameGoAway:
 		return nil
 	case f.kind == framePing:
 		return g.pointless("pings")
 	case f.id == 0:
-		return planes.Misbehaved(op, "a frame of no stream")
+		return protocolError(op, "a frame of no stream")
 	case f.flags&flagSYN != 0:
 		if err := g.opening(f); err != nil {
 			return err
@@ -102,7 +100,7 @@ func (g *guard) judge(f frame) error {
 		s.granted += int64(f.length)
 	}
 	if s.granted > s.sent+streamWindow-firstWindow {
-		return planes.Misbehaved(op, "a window beyond %d bytes", streamWindow)
+		return protocolError(op, "a window beyond %d bytes", streamWindow)
 	}
 	return nil
 }
@@ -110,7 +108,7 @@ func (g *guard) judge(f frame) error {
 // opening judges the first frame of a stream.
 func (g *guard) opening(f frame) error {
 	if (f.id%2 == 1) == g.host || g.flows[f.id] != nil {
-		return planes.Misbehaved("read frame", "stream %d is not the peer's to open", f.id)
+		return protocolError("read frame", "stream %d is not the peer's to open", f.id)
 	}
 	g.rules.met = max(g.rules.met, f.id)
 	g.flows[f.id] = &flow{}
@@ -128,7 +126,7 @@ func (g *guard) late(f frame) error {
 		highest = g.rules.opened
 	}
 	if f.id > highest {
-		return planes.Misbehaved("read frame", "stream %d was never opened", f.id)
+		return protocolError("read frame", "stream %d was never opened", f.id)
 	}
 	if f.kind == frameData && f.length > 0 {
 		g.rules.lateBytes -= int64(f.length)
@@ -136,7 +134,7 @@ func (g *guard) late(f frame) error {
 		g.rules.lateFrames--
 	}
 	if g.rules.lateBytes < 0 || g.rules.lateFrames < 0 {
-		return planes.Misbehaved("read frame", "too much for streams that have ended")
+		return protocolError("read frame", "too much for streams that have ended")
 	}
 	return nil
 }
@@ -148,7 +146,7 @@ func (g *guard) payload(s *flow, f frame) error {
 	}
 	s.received += int64(f.length)
 	if s.received > firstWindow+s.allowed {
-		return planes.Misbehaved("read frame", "stream %d got more than its window", f.id)
+		return protocolError("read frame", "stream %d got more than its window", f.id)
 	}
 	if f.length > 0 {
 		s.buffered += int64(f.length)
@@ -171,5 +169,5 @@ func (g *guard) pointless(what string) error {
 	if g.rules.pointless.take(time.Now()) {
 		return nil
 	}
-	return planes.Misbehaved("read frame", "a flood of %s", what)
+	return protocolError("read frame", "a flood of %s", what)
 }

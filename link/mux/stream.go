@@ -10,8 +10,6 @@ import (
 	"time"
 
 	"github.com/libp2p/go-yamux/v5"
-
-	"github.com/berm-dev/berm/link/internal/planes"
 )
 
 // stuckGrace is how long a closed stream waits for those inside its calls. They
@@ -143,7 +141,7 @@ func (s *stream) Close() error {
 // bury tells the peer. That may block, until the session ends.
 func (s *stream) bury() {
 	stuck := time.AfterFunc(stuckGrace, func() {
-		s.trunk.end(planes.LostError("close stream", errors.New("the peer takes nothing")))
+		s.trunk.end(lostError("close stream", errors.New("the peer takes nothing")))
 	})
 	s.users.Wait()
 	stuck.Stop()
@@ -280,6 +278,6 @@ func (t *trunk) dial(ctx context.Context, release func()) (*stream, error) {
 		}
 		return p.stream, p.err
 	case <-ctx.Done():
-		return nil, planes.ContextError(ctx, op)
+		return nil, contextError(ctx, op)
 	}
 }

@@ -11,7 +11,6 @@ import (
 	"github.com/libp2p/go-yamux/v5"
 
 	"github.com/berm-dev/berm/errdefs"
-	"github.com/berm-dev/berm/link/internal/planes"
 )
 
 // backlog bounds the streams that one side has opened and the other has not
@@ -132,7 +131,7 @@ func (t *trunk) why(op string, err error) error {
 	case protocolFault(err):
 		return errdefs.Wrap(errdefs.Protocol, op, err)
 	}
-	return planes.LostError(op, err)
+	return lostError(op, err)
 }
 
 // protocolFault tells whether the session ended for what the peer sent.

@@ -42,7 +42,6 @@ var licenceMarks = map[string][]string{
 	"BSD-3-Clause": {"Redistributions in binary form", "Neither the name"},
 	"BSD-2-Clause": {"Redistributions in binary form"},
 	"ISC":          {"Permission to use, copy, modify, and"},
-	"MPL-2.0":      {"Mozilla Public License", "version 2.0"},
 }
 
 // TestLicences: every module that our code imports is in testdata/licences.txt
